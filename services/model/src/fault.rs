@@ -1,0 +1,268 @@
+//! What can go wrong, in one closed list of words, and the only type that knows status codes.
+//!
+//! Anyone in the stack may raise a [`Fault`]; `middleware/rescue` alone turns it into an answer. A fault carries one
+//! calm line for the guest and, apart from it, the reason for the operator's log. It is refused the means to become a
+//! success, and a 503 or 429 cannot be made without its `Retry-After`.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+macro_rules! outcomes {
+    ($($(#[$doc:meta])* $variant:ident => $word:literal,)*) => {
+        /// How a request ended: the same word in README, log, metric label and test.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Outcome { $($(#[$doc])* $variant,)* }
+
+        impl Outcome {
+            /// Every outcome there is.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The stable token.
+            #[must_use]
+            pub fn token(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+    };
+}
+
+outcomes! {
+    /// A whole and true answer.
+    Ok => "ok",
+    /// Nothing is served at this path.
+    NotFound => "not_found",
+    /// The request cannot be understood.
+    BadRequest => "bad_request",
+    /// The path does not know this method.
+    MethodNotAllowed => "method_not_allowed",
+    /// The request body is larger than any we take.
+    BodyTooLarge => "body_too_large",
+    /// The interface has no VM (yet).
+    VmUnknown => "vm_unknown",
+    /// A Notes block is broken; half of it is never used.
+    NotesInvalid => "notes_invalid",
+    /// The Notes ask for secrets and this node renders none.
+    SecretsDisabled => "secrets_disabled",
+    /// The guest asks more often than its share.
+    RateLimited => "rate_limited",
+    /// No answer was ready in time.
+    Deadline => "deadline",
+    /// The request passed through a proxy.
+    Forwarded => "forwarded",
+    /// The `Host` is somebody else's name (DNS rebinding).
+    HostRefused => "host_refused",
+    /// We failed; the request is lost and nobody else's.
+    Panic => "panic",
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.token())
+    }
+}
+
+/// Whole seconds a client is asked to wait before it asks again; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter(u32);
+
+impl RetryAfter {
+    /// For a VM we do not know yet: its configuration is usually milliseconds away.
+    pub const UNKNOWN_VM: Self = Self(1);
+    /// For everything else.
+    pub const DEFAULT: Self = Self(2);
+
+    /// At least `wait`, in whole seconds, never zero.
+    #[must_use]
+    pub fn at_least(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self(u32::try_from(seconds.max(1)).unwrap_or(u32::MAX))
+    }
+
+    /// The seconds.
+    #[must_use]
+    pub fn seconds(self) -> u32 {
+        self.0
+    }
+}
+
+/// The shape of an error answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    BadRequest,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed(&'static str),
+    PayloadTooLarge,
+    TooManyRequests(RetryAfter),
+    Internal,
+    Unavailable(RetryAfter),
+}
+
+/// An error answer in the making: status, outcome, reason.
+#[derive(Debug)]
+pub struct Fault {
+    kind: Kind,
+    outcome: Outcome,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Fault {
+    fn new(kind: Kind, outcome: Outcome) -> Self {
+        Self { kind, outcome, source: None }
+    }
+
+    /// 404 with an empty body (a body makes systemd-imdsd give up for good).
+    #[must_use]
+    pub fn not_found() -> Self {
+        Self::new(Kind::NotFound, Outcome::NotFound)
+    }
+
+    /// 400.
+    #[must_use]
+    pub fn bad_request() -> Self {
+        Self::new(Kind::BadRequest, Outcome::BadRequest)
+    }
+
+    /// 403 for the reason that `outcome` names.
+    #[must_use]
+    pub fn forbidden(outcome: Outcome) -> Self {
+        Self::new(Kind::Forbidden, outcome)
+    }
+
+    /// 405; `allow` is the value of the `Allow` header.
+    #[must_use]
+    pub fn method_not_allowed(allow: &'static str) -> Self {
+        Self::new(Kind::MethodNotAllowed(allow), Outcome::MethodNotAllowed)
+    }
+
+    /// 413.
+    #[must_use]
+    pub fn body_too_large() -> Self {
+        Self::new(Kind::PayloadTooLarge, Outcome::BodyTooLarge)
+    }
+
+    /// 429.
+    #[must_use]
+    pub fn rate_limited(retry_after: RetryAfter) -> Self {
+        Self::new(Kind::TooManyRequests(retry_after), Outcome::RateLimited)
+    }
+
+    /// 503: not now, ask again.
+    #[must_use]
+    pub fn unavailable(outcome: Outcome, retry_after: RetryAfter) -> Self {
+        Self::new(Kind::Unavailable(retry_after), outcome)
+    }
+
+    /// 500 after a panic.
+    #[must_use]
+    pub fn panic() -> Self {
+        Self::new(Kind::Internal, Outcome::Panic)
+    }
+
+    /// Adds the reason for the log. The guest never sees it.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// HTTP status code (RFC 9110), 4xx or 5xx.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self.kind {
+            Kind::BadRequest => 400,
+            Kind::Forbidden => 403,
+            Kind::NotFound => 404,
+            Kind::MethodNotAllowed(_) => 405,
+            Kind::PayloadTooLarge => 413,
+            Kind::TooManyRequests(_) => 429,
+            Kind::Internal => 500,
+            Kind::Unavailable(_) => 503,
+        }
+    }
+
+    /// Which word the log, the metric and the answer carry.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// How long the client should wait, when waiting helps.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<RetryAfter> {
+        match self.kind {
+            Kind::TooManyRequests(after) | Kind::Unavailable(after) => Some(after),
+            _ => None,
+        }
+    }
+
+    /// The methods the path does know, for a 405.
+    #[must_use]
+    pub fn allow(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::MethodNotAllowed(allow) => Some(allow),
+            _ => None,
+        }
+    }
+
+    /// The guest's line: the outcome and nothing else, within the first 32 bytes. Empty for 404.
+    #[must_use]
+    pub fn text(&self) -> &'static str {
+        match self.kind {
+            Kind::NotFound => "",
+            _ => self.outcome.token(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.outcome, self.status())
+    }
+}
+
+impl Error for Fault {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_has_its_status_and_wait() {
+        for (fault, status, retry, text) in [
+            (Fault::not_found(), 404, None, ""),
+            (Fault::bad_request(), 400, None, "bad_request"),
+            (Fault::forbidden(Outcome::Forwarded), 403, None, "forwarded"),
+            (Fault::method_not_allowed("GET, HEAD"), 405, None, "method_not_allowed"),
+            (Fault::body_too_large(), 413, None, "body_too_large"),
+            (Fault::rate_limited(RetryAfter::DEFAULT), 429, Some(2), "rate_limited"),
+            (Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM), 503, Some(1), "vm_unknown"),
+            (Fault::panic(), 500, None, "panic"),
+        ] {
+            assert_eq!(fault.status(), status);
+            assert_eq!(fault.retry_after().map(RetryAfter::seconds), retry);
+            assert_eq!(fault.text(), text);
+        }
+    }
+
+    #[test]
+    fn every_word_is_distinct_and_fits_the_first_bytes_of_a_body() {
+        let mut words: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.token()).collect();
+        words.sort_unstable();
+        let count = words.len();
+        words.dedup();
+        assert_eq!(words.len(), count);
+        assert!(words.iter().all(|word| word.len() <= 32));
+    }
+
+    #[test]
+    fn a_wait_is_never_zero() {
+        assert_eq!(RetryAfter::at_least(Duration::ZERO).seconds(), 1);
+        assert_eq!(RetryAfter::at_least(Duration::from_millis(1001)).seconds(), 2);
+    }
+}

@@ -1,0 +1,189 @@
+//! What is known about a request before anyone answers it: where it came from, who that is, what it asks for.
+//!
+//! The layers of the stack put these values into a request's extensions; datasources read them. In comes a path or an
+//! interface; out comes a closed set of words, so that metric labels are bounded by construction.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::fault::{Fault, Outcome, RetryAfter};
+use crate::tap::TapName;
+use crate::vm::Vm;
+
+/// The guest interface a connection arrived on. Fixed while the interface lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Its name, parsed.
+    pub tap: TapName,
+    /// Its kernel index; a new interface of the same name has another.
+    pub index: u32,
+}
+
+/// The far end of one connection, as the guest claims it. Never decides who the guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Source hardware address of the frame that opened the connection.
+    pub mac: [u8; 6],
+    /// Source address.
+    pub ip: IpAddr,
+    /// Source port.
+    pub port: u16,
+}
+
+/// Who asks. Unknown is a value and not a refusal: some endpoints must answer whatever breaks.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// The interface belongs to this VM.
+    Known(Arc<Vm>),
+    /// Nobody we know yet; the reason is for the log.
+    Unknown(UnknownCaller),
+}
+
+/// Why an interface has no VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownCaller {
+    /// No configuration for this VMID has been seen.
+    NoConfig,
+    /// The configuration exists but says nothing yet (a clone's placeholder, an empty file).
+    NotReady,
+    /// The configuration has no such NIC.
+    NoSuchNic,
+}
+
+impl UnknownCaller {
+    /// One sentence's worth of reason, for the operator.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NoConfig => "no configuration of this VM has been seen",
+            Self::NotReady => "the configuration of this VM has no content yet",
+            Self::NoSuchNic => "the configuration of this VM has no such NIC",
+        }
+    }
+}
+
+impl Caller {
+    /// The VM, or the fault for everyone who cannot answer without one: 503 after which the client asks again.
+    ///
+    /// # Errors
+    /// [`Outcome::VmUnknown`] when the interface has no VM (yet).
+    pub fn require(&self) -> Result<&Arc<Vm>, Fault> {
+        match self {
+            Self::Known(vm) => Ok(vm),
+            Self::Unknown(_) => Err(Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM)),
+        }
+    }
+}
+
+/// Answers "whose interface is this?" from memory, without waiting.
+pub trait Directory: Send + Sync + 'static {
+    /// The VM behind `link`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn find(&self, link: Link) -> Result<Arc<Vm>, UnknownCaller>;
+}
+
+/// Which dialects a VM is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Emulation {
+    /// All of them.
+    #[default]
+    Auto,
+    /// OpenStack first: the EC2 listing is empty so that crawls are short.
+    Openstack,
+    /// EC2 only.
+    Ec2,
+}
+
+/// What is asked for: a closed set, because it labels metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `/nocloud`, `/nocloud/`
+    NocloudIndex,
+    /// `/nocloud/meta-data`
+    NocloudMetaData,
+    /// `/nocloud/user-data`
+    NocloudUserData,
+    /// `/nocloud/vendor-data`
+    NocloudVendorData,
+    /// `/nocloud/network-config`
+    NocloudNetworkConfig,
+    /// `/pxe…`: errors must be spoken in iPXE's language.
+    Pxe,
+    /// Everything else.
+    Other,
+}
+
+impl Endpoint {
+    /// Reads a request path. Doubled and trailing slashes are real (shipping clients send them) and mean nothing;
+    /// old cloud-init joins seed and file name without a slash, so `/nocloudmeta-data` is an alias.
+    #[must_use]
+    pub fn classify(path: &str) -> Self {
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        let (first, second, third) = (parts.next(), parts.next(), parts.next());
+        match (first, second, third) {
+            (Some("nocloud"), None, None) => Self::NocloudIndex,
+            (Some("nocloud"), Some(file), None) => Self::nocloud_file(file),
+            (Some("pxe"), _, _) => Self::Pxe,
+            (Some(joined), None, None) => joined.strip_prefix("nocloud").map_or(Self::Other, Self::nocloud_file),
+            _ => Self::Other,
+        }
+    }
+
+    fn nocloud_file(name: &str) -> Self {
+        match name {
+            "meta-data" => Self::NocloudMetaData,
+            "user-data" => Self::NocloudUserData,
+            "vendor-data" => Self::NocloudVendorData,
+            "network-config" => Self::NocloudNetworkConfig,
+            _ => Self::Other,
+        }
+    }
+
+    /// The word for metrics and logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::NocloudIndex => "nocloud_index",
+            Self::NocloudMetaData => "nocloud_meta_data",
+            Self::NocloudUserData => "nocloud_user_data",
+            Self::NocloudVendorData => "nocloud_vendor_data",
+            Self::NocloudNetworkConfig => "nocloud_network_config",
+            Self::Pxe => "pxe",
+            Self::Other => "other",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_a_closed_set() {
+        use Endpoint as E;
+        for (path, expected) in [
+            ("/nocloud", E::NocloudIndex),
+            ("/nocloud/", E::NocloudIndex),
+            ("//nocloud//", E::NocloudIndex),
+            ("/nocloud/meta-data", E::NocloudMetaData),
+            ("/nocloud/meta-data/", E::NocloudMetaData),
+            ("/nocloud/user-data", E::NocloudUserData),
+            ("/nocloud/vendor-data", E::NocloudVendorData),
+            ("/nocloud/network-config", E::NocloudNetworkConfig),
+            ("/nocloudmeta-data", E::NocloudMetaData),
+            ("/noclouduser-data", E::NocloudUserData),
+            ("/nocloud/meta-data/x", E::Other),
+            ("/nocloud/other", E::Other),
+            ("/pxe", E::Pxe),
+            ("/pxe/job", E::Pxe),
+            ("/", E::Other),
+            ("/latest/meta-data", E::Other),
+            ("/Nocloud", E::Other),
+            ("", E::Other),
+        ] {
+            assert_eq!(E::classify(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A virtual machine as its configuration describes it.
+//!
+//! `conf` fills a [`Vm`] from bytes; nothing here refuses, except a number that is no VMID.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::notes::Notes;
+use crate::tap::plain_number;
+
+/// A VM's number: 100 to 999,999,999, unique in a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct VmId(u32);
+
+impl VmId {
+    /// Reads a VMID as Proxmox writes it: digits, no leading zero, in range.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        plain_number(text).and_then(Self::new)
+    }
+
+    /// A VMID, if the number is in Proxmox's range.
+    #[must_use]
+    pub fn new(number: u32) -> Option<Self> {
+        (100..=999_999_999).contains(&number).then_some(Self(number))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for VmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for VmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The main section of a VM's configuration, in the meaning Proxmox gives it. `None` and empty stand for "Proxmox has
+/// no value": the key is absent or its value did not pass Proxmox's own check.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Vm {
+    /// From the file's name.
+    pub vmid: VmId,
+    /// The DNS name the operator gave.
+    pub name: Option<String>,
+    /// SMBIOS type 1 UUID as written; compare in lower case.
+    pub uuid: Option<String>,
+    /// The other SMBIOS type 1 fields, decoded.
+    pub smbios: BTreeMap<String, String>,
+    /// Tags in file order, as written.
+    pub tags: Vec<String>,
+    /// NICs in index order.
+    pub nets: Vec<Nic>,
+    /// Operating system kind (`l26`, `win11` …).
+    pub ostype: Option<String>,
+    /// VM generation id.
+    pub vmgenid: Option<String>,
+    /// Why the configuration is locked (`migrate`, `backup` …); never decides whether the VM is served.
+    pub lock: Option<String>,
+    /// A template cannot start.
+    pub template: bool,
+    /// Proxmox's own cloud-init options.
+    pub cloudinit: CloudInit,
+    /// The decoded Notes, trailing white space removed.
+    pub description: Option<String>,
+    /// What the Notes say to us; see [`crate::notes`].
+    #[serde(skip)]
+    pub notes: Notes,
+    /// Keys of the `[PENDING]` section.
+    pub pending_keys: Vec<String>,
+    /// Names of the snapshots.
+    pub snapshots: Vec<String>,
+    /// Names of the special sections.
+    pub special_sections: Vec<String>,
+}
+
+/// A NIC (`netN`), as written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nic {
+    /// `0` for `net0`; also the number in the tap's name.
+    pub index: u8,
+    /// Emulated model.
+    pub model: String,
+    /// Hardware address as written; absent when Proxmox would draw one at each start.
+    pub mac: Option<String>,
+    /// The bridge; without one the NIC is user-mode NAT and has no tap.
+    pub bridge: Option<String>,
+    /// VLAN tag the bridge port gets.
+    pub tag: Option<u16>,
+    /// VLANs passed through, as written.
+    pub trunks: Option<String>,
+    /// The firewall's extra bridge stands between tap and bridge.
+    pub firewall: bool,
+    /// The guest sees no carrier.
+    pub link_down: bool,
+    /// MTU; `1` means the bridge's.
+    pub mtu: Option<u32>,
+    /// Queue pairs.
+    pub queues: Option<u8>,
+}
+
+/// Proxmox's own cloud-init options (`ciuser`, `cipassword`, `sshkeys`, `ipconfigN` …).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CloudInit {
+    /// `ipconfigN` by NIC number, only those Proxmox accepts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ipconfig: BTreeMap<u8, BTreeMap<String, String>>,
+}
