@@ -1,1 +1,39 @@
-//! (room under construction)
+//! Which frames are ours: four kernel programs and the hand that loads, attaches and pins them.
+//!
+//! ```text
+//! guest ── tap106i0 ──tcx ingress: steer──▶ imds-a ═ veth ═ imds-b ──XDP: funnel──▶ one AF_XDP socket
+//!                  ◀─tcx egress: shield──   imds-a ◀─tcx ingress: return──  imds-b ◀── AF_XDP tx
+//! ```
+//!
+//! In come interface names and indexes, and a socket. Out go frames for the metadata address, each with a [`Tag`] that
+//! says which [`Slot`] it came from, and counters for everything that was dropped on the way ([`Reason`]). The programs
+//! themselves are C, in `c/`; what they let pass and what they drop stands there and in `tests/verdicts.rs`.
+//!
+//! Two lives are kept apart here. [`Pins`] are the links, in a BPF file system: they outlive the daemon, and a guest
+//! whose guard is pinned gets silence while nobody serves. A [`Datapath`] is one load of the programs with maps of its
+//! own: it dies with the daemon, and its successor's programs are swapped into the same links.
+//!
+//! Refused: kernels without tcx (before 6.6), generic XDP (it sees no redirected frame), and links that are not ours.
+#![deny(unsafe_code)]
+
+mod attach;
+mod datapath;
+mod error;
+mod lock;
+mod offload;
+mod pins;
+mod reason;
+#[allow(unsafe_code)]
+mod sys;
+mod tag;
+#[doc(hidden)]
+pub mod testing;
+
+pub use attach::Swap;
+pub use datapath::{Datapath, METADATA_MAC};
+pub use error::{AttachError, LoadError, LockError, MapError, PinError};
+pub use lock::Lock;
+pub use offload::disable_tx_checksum;
+pub use pins::{Pinned, Pins, Program};
+pub use reason::Reason;
+pub use tag::{Epoch, Generation, Slot, Tag};

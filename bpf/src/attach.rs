@@ -1,0 +1,204 @@
+//! How a program gets onto an interface and stays there: through a link that is pinned.
+//!
+//! The pin is the truth. If it holds a link to the right interface, the program is swapped into that link in one step and
+//! no frame passes unguarded; if its interface is gone, the pin is removed and a new link made; if there is none, likewise.
+//! What is refused: an attachment that cannot be pinned, XDP that the driver does not run, and a name that has come to
+//! mean another interface (the kernel attaches by index, but the library asks for a name).
+
+use std::io;
+use std::path::Path;
+
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode};
+use aya::sys::SyscallError;
+use rustix::io::Errno;
+
+use crate::error::{AttachError, PinError};
+use crate::pins::{Pins, Program};
+use crate::sys;
+
+/// What became of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Swap {
+    /// The link was there and runs the new program since one instant: no gap.
+    Swapped,
+    /// There was none.
+    Attached,
+    /// There was one to an interface that is gone; it was replaced.
+    Renewed,
+}
+
+/// Where a program is to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) program: Program,
+    pub(crate) name: &'a str,
+    pub(crate) ifindex: u32,
+}
+
+impl Target<'_> {
+    fn refused(&self, source: ProgramError) -> AttachError {
+        AttachError::Refused { program: self.program, name: self.name.to_owned(), source }
+    }
+
+    fn legacy(&self) -> AttachError {
+        AttachError::Legacy { program: self.program, name: self.name.to_owned() }
+    }
+}
+
+/// A program of either kind, with the two ways to a link.
+pub(crate) trait Hook {
+    /// A new link.
+    fn attach(&mut self, target: &Target<'_>) -> Result<FdLink, AttachError>;
+    /// The program into a link that is there.
+    fn replace(&mut self, link: FdLink) -> Result<(), ReplaceError>;
+}
+
+/// Why a program did not go into a link.
+#[derive(Debug)]
+pub(crate) enum ReplaceError {
+    /// The interface went away meanwhile.
+    Defunct,
+    /// It is a link of another kind.
+    Foreign(LinkError),
+    /// The kernel refused.
+    Refused(ProgramError),
+}
+
+impl From<ProgramError> for ReplaceError {
+    fn from(why: ProgramError) -> Self {
+        match errno(&why) {
+            Some(Errno::NOLINK) => Self::Defunct,
+            _ => Self::Refused(why),
+        }
+    }
+}
+
+/// A classifier and its side of the interface.
+pub(crate) struct Tcx<'a> {
+    pub(crate) program: &'a mut SchedClassifier,
+    pub(crate) side: TcAttachType,
+}
+
+impl Hook for Tcx<'_> {
+    fn attach(&mut self, target: &Target<'_>) -> Result<FdLink, AttachError> {
+        // First, because a program in front of us that redirects or says "done" would go round us.
+        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let link = self
+            .program
+            .attach_with_options(target.name, self.side, order)
+            .and_then(|id| self.program.take_link(id))
+            .map_err(|why| target.refused(why))?;
+        FdLink::try_from(link).map_err(|_| target.legacy())
+    }
+
+    fn replace(&mut self, link: FdLink) -> Result<(), ReplaceError> {
+        let link = SchedClassifierLink::try_from(link).map_err(ReplaceError::Foreign)?;
+        let id = self.program.attach_to_link(link)?;
+        // Only the pin shall hold the link: two descriptors per guest would be two too many.
+        drop(self.program.take_link(id)?);
+        Ok(())
+    }
+}
+
+/// An XDP program, run by the driver or not at all.
+pub(crate) struct Driver<'a> {
+    pub(crate) program: &'a mut Xdp,
+}
+
+impl Hook for Driver<'_> {
+    fn attach(&mut self, target: &Target<'_>) -> Result<FdLink, AttachError> {
+        let link = self
+            .program
+            .attach_to_if_index(target.ifindex, XdpMode::Driver)
+            .and_then(|id| self.program.take_link(id))
+            .map_err(|why| match errno(&why) {
+                Some(Errno::OPNOTSUPP) => AttachError::NotNative { name: target.name.to_owned(), source: why },
+                _ => target.refused(why),
+            })?;
+        FdLink::try_from(link).map_err(|_| target.legacy())
+    }
+
+    fn replace(&mut self, link: FdLink) -> Result<(), ReplaceError> {
+        let link = XdpLink::try_from(link).map_err(ReplaceError::Foreign)?;
+        let id = self.program.attach_to_link(link)?;
+        drop(self.program.take_link(id)?);
+        Ok(())
+    }
+}
+
+/// Each way round the loop, another process has changed the pin between a look and a step.
+const ATTEMPTS: usize = 4;
+
+/// Makes the pinned link of `target` run the program of `hook`.
+pub(crate) fn settle(pins: &Pins, target: &Target<'_>, hook: &mut impl Hook) -> Result<Swap, AttachError> {
+    let path = pins.path(target.program, target.ifindex);
+    let unusable = |source| AttachError::Pin(PinError::Pin { path: path.clone(), source });
+    let mut renewed = false;
+    for _ in 0..ATTEMPTS {
+        match sys::pinned_link(&path) {
+            Ok(link) if link.ifindex == target.ifindex => match swap(&path, hook) {
+                Ok(()) => return Ok(if renewed { Swap::Renewed } else { Swap::Swapped }),
+                Err(ReplaceError::Defunct) => {}
+                Err(ReplaceError::Foreign(source)) => {
+                    return Err(AttachError::Foreign { path, source });
+                }
+                Err(ReplaceError::Refused(why)) => return Err(target.refused(why)),
+            },
+            Ok(_) => {
+                pins.remove(&path)?;
+                renewed = true;
+            }
+            Err(why) if why.kind() == io::ErrorKind::NotFound => match create(pins, target, &path, hook)? {
+                Created::Pinned if renewed => return Ok(Swap::Renewed),
+                Created::Pinned => return Ok(Swap::Attached),
+                Created::Outrun => {}
+            },
+            Err(why) => return Err(unusable(why)),
+        }
+    }
+    Err(AttachError::Contended { path })
+}
+
+fn swap(path: &Path, hook: &mut impl Hook) -> Result<(), ReplaceError> {
+    let link = PinnedLink::from_pin(path).map_err(ReplaceError::Foreign)?;
+    hook.replace(link.into())
+}
+
+/// What became of a new link.
+enum Created {
+    Pinned,
+    /// Another process has pinned one first; ours is gone again.
+    Outrun,
+}
+
+fn create(pins: &Pins, target: &Target<'_>, path: &Path, hook: &mut impl Hook) -> Result<Created, AttachError> {
+    match hook.attach(target)?.pin(path) {
+        Ok(_pinned) => {}
+        Err(aya::pin::PinError::SyscallError(SyscallError { io_error, .. })) => {
+            return if io_error.kind() == io::ErrorKind::AlreadyExists {
+                Ok(Created::Outrun)
+            } else {
+                Err(PinError::Pin { path: path.to_owned(), source: io_error }.into())
+            };
+        }
+        Err(why) => return Err(PinError::Pin { path: path.to_owned(), source: io::Error::other(why) }.into()),
+    }
+    // The name was resolved after the caller looked; the link itself says where it went.
+    match sys::pinned_link(path) {
+        Ok(link) if link.ifindex == target.ifindex => Ok(Created::Pinned),
+        _ => {
+            pins.remove(path)?;
+            Err(AttachError::Renamed { name: target.name.to_owned(), expected: target.ifindex })
+        }
+    }
+}
+
+fn errno(why: &ProgramError) -> Option<Errno> {
+    match why {
+        ProgramError::SyscallError(SyscallError { io_error, .. }) => Errno::from_io_error(io_error),
+        _ => None,
+    }
+}

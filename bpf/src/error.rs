@@ -1,0 +1,188 @@
+//! What can go wrong, one enum per family of operations. Each text says what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use aya::EbpfError;
+use aya::maps::MapError as AyaMapError;
+use aya::programs::ProgramError;
+use aya::programs::links::LinkError;
+
+use crate::pins::Program;
+
+/// The programs could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The kernel has no tcx.
+    #[error("this kernel is too old (tcx came with 6.6): boot the kernel of Proxmox VE 8.2 or later")]
+    Kernel,
+    /// The object or its maps were refused.
+    #[error("the kernel refused our maps: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    Object(#[source] EbpfError),
+    /// The verifier refused a program.
+    #[error(
+        "the kernel refused the program `{program}`: report this with the kernel's version and the text that follows"
+    )]
+    Verifier {
+        /// Which one.
+        program: Program,
+        /// What the kernel said.
+        #[source]
+        source: ProgramError,
+    },
+    /// The object holds no such map or program.
+    #[error("the object lacks `{0}`: it was built from other sources than this binary, rebuild both")]
+    Lacking(&'static str),
+}
+
+/// A map could not be changed or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The socket was refused.
+    #[error("the kernel refused the AF_XDP socket: give it its receive ring before it is handed over")]
+    Socket(#[source] AyaMapError),
+    /// A slot could not be assigned or released.
+    #[error("slot {slot} could not be changed: the node may be out of kernel memory")]
+    Slot {
+        /// Which one.
+        slot: u16,
+        /// What the kernel said.
+        #[source]
+        source: AyaMapError,
+    },
+}
+
+/// A program could not be attached to an interface. What was attached before is still there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// There is no such interface.
+    #[error("there is no interface `{name}`: it may just have gone, otherwise look at `ip link`")]
+    NoInterface {
+        /// The name that was asked for.
+        name: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The name meant another interface by the time the link was made; it has been taken off again.
+    #[error("`{name}` is not interface {expected} any more: treat it as gone and look for the new one")]
+    Renamed {
+        /// The name that was asked for.
+        name: String,
+        /// The index that was asked for.
+        expected: u32,
+    },
+    /// The kernel refused.
+    #[error("`{program}` cannot be attached to `{name}`: see what sits there with `bpftool net show dev {name}`")]
+    Refused {
+        /// Which program.
+        program: Program,
+        /// Where.
+        name: String,
+        /// What the kernel said.
+        #[source]
+        source: ProgramError,
+    },
+    /// The driver cannot run XDP itself. Generic XDP would receive nothing, so it is not tried.
+    #[error("`{name}` has no native XDP: it must be one end of a veth pair that this service has made")]
+    NotNative {
+        /// Where.
+        name: String,
+        /// What the kernel said.
+        #[source]
+        source: ProgramError,
+    },
+    /// The attachment is not a link, so it can be neither pinned nor swapped.
+    #[error(
+        "the kernel attached `{program}` to `{name}` the old way: boot a kernel of 6.6 or later and remove `{name}`"
+    )]
+    Legacy {
+        /// Which program.
+        program: Program,
+        /// Where.
+        name: String,
+    },
+    /// The pin holds a link of another kind.
+    #[error("the pin {} is not a link of ours: remove it with `rm {}`", path.display(), path.display())]
+    Foreign {
+        /// Which pin.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: LinkError,
+    },
+    /// The object holds no such program.
+    #[error("the object lacks `{0}`: it was built from other sources than this binary, rebuild both")]
+    Lacking(Program),
+    /// Others keep changing the pin.
+    #[error("the pin {} does not stand still: stop the other process that attaches guards", path.display())]
+    Contended {
+        /// Which pin.
+        path: PathBuf,
+    },
+    /// The pin could not be made, read or removed.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+}
+
+/// The directory of pins, or a pin in it, cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// There is no such directory.
+    #[error("{} is not there: `mkdir -p {} && mount -t bpf bpf {}`", dir.display(), dir.display(), dir.display())]
+    Missing {
+        /// Which directory.
+        dir: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory is not on a BPF file system, so it can hold no links.
+    #[error("{} is not a BPF file system: `mount -t bpf bpf {}`", dir.display(), dir.display())]
+    NotBpf {
+        /// Which directory.
+        dir: PathBuf,
+    },
+    /// A pin could not be made, read or removed.
+    #[error("the pin {} cannot be used: run as root, or remove it with `rm {}`", path.display(), path.display())]
+    Pin {
+        /// Which pin or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The lock beside the pins cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Another process serves.
+    #[error("process {pid} serves already (it holds {}): stop it first", path.display())]
+    Held {
+        /// Who.
+        pid: u32,
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The file holds something that is not ours.
+    #[error("{} is not a lock file of ours: remove it with `rm {}`", path.display(), path.display())]
+    Garbled {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The file could not be opened, locked or written.
+    #[error("the lock file {} cannot be used: run as root, and see that its directory is writable", path.display())]
+    File {
+        /// The lock file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}

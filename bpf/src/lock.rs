@@ -1,0 +1,179 @@
+//! One process serves at a time: a lock file beside the directory of pins.
+//!
+//! The file outlives its holder on purpose. It keeps the last epoch, so that no start repeats the one before it, and
+//! deleting a file others wait on would let two of them hold "the" lock. It lives in `/run`: a new boot has no pins and
+//! begins anew.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::LockError;
+use crate::tag::Epoch;
+
+/// The right to serve. Given back when dropped, or when the process dies in whatever way.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+    path: PathBuf,
+    last: Option<Epoch>,
+}
+
+impl Lock {
+    /// Takes the lock `<dir>.lock` without waiting and leaves the process id in it.
+    pub(crate) fn take(dir: &Path) -> Result<Self, LockError> {
+        let path = beside(dir);
+        let failed = |source: io::Error| LockError::File { path: path.clone(), source };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let held = read(&file).map_err(failed)?.map_or(0, |record| record.pid);
+                return Err(LockError::Held { pid: held, path });
+            }
+            Err(why) => return Err(failed(why.into())),
+        }
+        let empty = file.metadata().map_err(failed)?.len() == 0;
+        let last = match read(&file).map_err(failed)? {
+            Some(record) => record.epoch,
+            None if empty => None,
+            None => return Err(LockError::Garbled { path }),
+        };
+        let lock = Self { file, path, last };
+        lock.write()?;
+        Ok(lock)
+    }
+
+    /// The epoch for the next load of the programs: one more than the last, of this process or of the one before it.
+    /// It is on record before it is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::File`] if it cannot be recorded; it must not be used then.
+    pub fn next_epoch(&mut self) -> Result<Epoch, LockError> {
+        let epoch = self.last.map_or_else(Epoch::default, Epoch::next);
+        self.last = Some(epoch);
+        self.write()?;
+        Ok(epoch)
+    }
+
+    /// One write of a fixed size: a reader sees the old record or the new one.
+    fn write(&self) -> Result<(), LockError> {
+        let record = Record { pid: std::process::id(), epoch: self.last };
+        self.file
+            .write_all_at(record.encode().as_bytes(), 0)
+            .map_err(|source| LockError::File { path: self.path.clone(), source })
+    }
+}
+
+/// `/run/pve-imds/bpf` → `/run/pve-imds/bpf.lock`: a BPF file system holds no ordinary files.
+fn beside(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// `<pid, 10 wide> <epoch, 2 wide, or -->\n`
+#[derive(Debug, PartialEq)]
+struct Record {
+    pid: u32,
+    epoch: Option<Epoch>,
+}
+
+impl Record {
+    const SIZE: usize = 14;
+
+    fn encode(&self) -> String {
+        match self.epoch {
+            Some(epoch) => format!("{:>10} {:>2}\n", self.pid, epoch.number()),
+            None => format!("{:>10} --\n", self.pid),
+        }
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let (pid, epoch) = text.strip_suffix('\n')?.trim_start().split_once(' ')?;
+        let epoch = match epoch {
+            "--" => None,
+            number => Some(Epoch::new(number.trim_start().parse().ok()?)?),
+        };
+        Some(Self { pid: pid.parse().ok()?, epoch })
+    }
+}
+
+fn read(file: &File) -> io::Result<Option<Record>> {
+    let mut bytes = [0; Record::SIZE + 1];
+    let size = file.read_at(&mut bytes, 0)?;
+    Ok(std::str::from_utf8(&bytes[..size]).ok().and_then(Record::decode))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        for (pid, epoch, text) in [
+            (1, None, "         1 --\n"),
+            (4_194_304, Epoch::new(0), "   4194304  0\n"),
+            (u32::MAX, Epoch::new(31), "4294967295 31\n"),
+        ] {
+            let record = Record { pid, epoch };
+            assert_eq!(record.encode(), text);
+            assert_eq!(text.len(), Record::SIZE);
+            assert_eq!(Record::decode(text), Some(record));
+        }
+        for text in ["", "1 0", "1\n", "x 0\n", "1 32\n", "1 -1\n", "1 0\nmore"] {
+            assert_eq!(Record::decode(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_second_taker_hears_who_holds_it() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("bpf");
+        let lock = Lock::take(&dir).unwrap();
+        match Lock::take(&dir).unwrap_err() {
+            LockError::Held { pid, path } => {
+                assert_eq!(pid, std::process::id());
+                assert_eq!(path, home.path().join("bpf.lock"));
+            }
+            other => panic!("{other}"),
+        }
+        drop(lock);
+        Lock::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn no_start_repeats_the_epoch_before_it() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("bpf");
+        let mut seen = Vec::new();
+        for _ in 0..20 {
+            let mut lock = Lock::take(&dir).unwrap();
+            seen.push(lock.next_epoch().unwrap().number());
+            seen.push(lock.next_epoch().unwrap().number());
+        }
+        assert_eq!(seen, (0..40).map(|n| n % 32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_file_of_others_is_left_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("bpf.lock");
+        std::fs::write(&file, "not ours").unwrap();
+        assert!(matches!(Lock::take(&home.path().join("bpf")), Err(LockError::Garbled { .. })));
+        assert_eq!(std::fs::read(&file).unwrap(), b"not ours");
+    }
+}

@@ -1,0 +1,1 @@
+//! For tests: frames as guests and forgers send them.
