@@ -5,8 +5,17 @@
 //! need to be refused again further in.
 #![forbid(unsafe_code)]
 
+mod cloudinit;
+pub mod conf;
 pub mod fault;
+mod format;
+pub mod network;
+mod nic;
 pub mod notes;
+mod options;
+mod property;
 pub mod request;
+mod smbios;
 pub mod tap;
 pub mod vm;
+pub mod yaml;

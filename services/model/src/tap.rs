@@ -25,7 +25,10 @@ impl TapName {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let (vmid, nic) = name.strip_prefix("tap")?.split_once('i')?;
-        Some(Self { vmid: VmId::parse(vmid)?, nic: plain_number(nic).filter(|n| *n <= u32::from(MAX_NIC))?.try_into().ok()? })
+        Some(Self {
+            vmid: VmId::parse(vmid)?,
+            nic: plain_number(nic).filter(|n| *n <= u32::from(MAX_NIC))?.try_into().ok()?,
+        })
     }
 }
 

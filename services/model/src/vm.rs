@@ -1,12 +1,13 @@
 //! A virtual machine as its configuration describes it.
 //!
-//! `conf` fills a [`Vm`] from bytes; nothing here refuses, except a number that is no VMID.
+//! [`crate::conf`] fills a [`Vm`] from bytes; nothing here refuses, except a number that is no VMID.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
+pub use crate::cloudinit::{CloudInit, Password};
 use crate::notes::Notes;
 use crate::tap::plain_number;
 
@@ -86,6 +87,50 @@ pub struct Vm {
     pub special_sections: Vec<String>,
 }
 
+impl Vm {
+    /// A VM of which nothing but its number is known.
+    #[must_use]
+    pub fn new(vmid: VmId) -> Self {
+        Self {
+            vmid,
+            name: None,
+            uuid: None,
+            smbios: BTreeMap::new(),
+            tags: Vec::new(),
+            nets: Vec::new(),
+            ostype: None,
+            vmgenid: None,
+            lock: None,
+            template: false,
+            cloudinit: CloudInit::default(),
+            description: None,
+            notes: Notes::default(),
+            pending_keys: Vec::new(),
+            snapshots: Vec::new(),
+            special_sections: Vec::new(),
+        }
+    }
+
+    /// What a guest takes for its identity: the SMBIOS UUID in lower case, else the VMID. A clone has another, an edit
+    /// changes nothing. Two VMs can share a UUID (a restore, a hand edit): it selects nothing of another VM's.
+    #[must_use]
+    pub fn instance_id(&self) -> String {
+        self.uuid.as_ref().map_or_else(|| self.vmid.to_string(), |uuid| uuid.to_ascii_lowercase())
+    }
+
+    /// The name, or `vm<vmid>`, as QEMU calls a VM that has none.
+    #[must_use]
+    pub fn hostname(&self) -> String {
+        self.name.clone().unwrap_or_else(|| format!("vm{}", self.vmid))
+    }
+
+    /// The NIC `net<index>`.
+    #[must_use]
+    pub fn nic(&self, index: u8) -> Option<&Nic> {
+        self.nets.iter().find(|nic| nic.index == index)
+    }
+}
+
 /// A NIC (`netN`), as written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
@@ -111,10 +156,25 @@ pub struct Nic {
     pub queues: Option<u8>,
 }
 
-/// Proxmox's own cloud-init options (`ciuser`, `cipassword`, `sshkeys`, `ipconfigN` …).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CloudInit {
-    /// `ipconfigN` by NIC number, only those Proxmox accepts.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub ipconfig: BTreeMap<u8, BTreeMap<String, String>>,
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_vm_without_a_name_still_has_one() {
+        let mut vm = Vm::new(VmId::new(106).unwrap());
+        assert_eq!((vm.instance_id(), vm.hostname()), ("106".to_owned(), "vm106".to_owned()));
+        vm.uuid = Some("ABCDEF01-2345-4678-9ABC-DEF012345607".to_owned());
+        vm.name = Some("Web-01".to_owned());
+        assert_eq!(vm.instance_id(), "abcdef01-2345-4678-9abc-def012345607");
+        assert_eq!(vm.hostname(), "Web-01");
+    }
+
+    #[test]
+    fn vmids_are_in_range() {
+        for (text, expected) in [("100", Some(100)), ("999999999", Some(999_999_999)), ("99", None), ("0100", None)] {
+            assert_eq!(VmId::parse(text).map(VmId::get), expected, "{text}");
+        }
+    }
 }

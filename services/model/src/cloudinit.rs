@@ -1,0 +1,137 @@
+//! Proxmox's own cloud-init options, read and kept for the day they are served.
+//!
+//! In come the values of `ciuser`, `cipassword`, `sshkeys`, `ipconfigN` and their siblings; out goes a [`CloudInit`].
+//! The password can be compared and handed on, but not printed and not serialised.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+use serde::{Serialize, Serializer};
+
+use crate::format::{is_all_blank, is_cidr4, is_cidr6};
+use crate::property::{self, BadProperty, Format};
+
+/// Proxmox's own cloud-init options (`ciuser`, `cipassword`, `sshkeys`, `ipconfigN` …). Serialises the keys that are
+/// there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CloudInit {
+    /// User to make instead of the image's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ciuser: Option<String>,
+    /// Its password, usually hashed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cipassword: Option<Password>,
+    /// Public keys in OpenSSH form, decoded, blank lines removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sshkeys: Vec<String>,
+    /// Whether packages are upgraded at first boot; Proxmox does so when this is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ciupgrade: Option<bool>,
+    /// DNS search domains.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub searchdomain: Vec<String>,
+    /// DNS servers: addresses or names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameserver: Vec<String>,
+    /// `ipconfigN` by NIC number, only those Proxmox accepts. Fields: `ip` (CIDR, `dhcp`, `manual`), `gw`, `ip6` (CIDR,
+    /// `auto`, `dhcp`, `manual`), `gw6`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ipconfig: BTreeMap<u8, BTreeMap<String, String>>,
+}
+
+/// A password, hashed or not. It has no `Debug` that shows it, and serialises as `true`: there is one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    /// Keeps `text`.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The password itself, for the answer to the guest it belongs to and for nothing else.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(…)")
+    }
+}
+
+impl Serialize for Password {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(true)
+    }
+}
+
+const IPCONFIG: Format = Format {
+    fields: &[
+        ("ip", |ip| matches!(ip, "dhcp" | "manual") || is_cidr4(ip)),
+        ("gw", |gw| gw.parse::<std::net::Ipv4Addr>().is_ok()),
+        ("ip6", |ip| matches!(ip, "auto" | "dhcp" | "manual") || is_cidr6(ip)),
+        ("gw6", |gw| gw.parse::<std::net::Ipv6Addr>().is_ok()),
+    ],
+    nameless: None,
+    shorthand: None,
+    required: &[],
+    needs: &[("gw", "ip"), ("gw6", "ip6")],
+};
+
+/// Reads the value of `ipconfigN`.
+pub(crate) fn ipconfig(text: &str) -> Result<BTreeMap<String, String>, BadProperty> {
+    let fields = property::parse(&IPCONFIG, text)?;
+    Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+/// Reads the value of `sshkeys`: percent-encoded text, one key a line.
+pub(crate) fn sshkeys(text: &str) -> Vec<String> {
+    let decoded = percent_decode_str(text).decode_utf8_lossy();
+    decoded.lines().filter(|line| !is_all_blank(line)).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_whole_or_absent() {
+        use BadProperty as Bad;
+        for (text, expected) in [
+            ("ip=dhcp", Ok(vec![("ip", "dhcp")])),
+            ("gw=10.0.4.1,ip=10.0.4.5/24", Ok(vec![("gw", "10.0.4.1"), ("ip", "10.0.4.5/24")])),
+            ("ip6=auto", Ok(vec![("ip6", "auto")])),
+            ("gw6=fe80::1,ip6=2001:db8::5/64", Ok(vec![("gw6", "fe80::1"), ("ip6", "2001:db8::5/64")])),
+            (" ", Ok(vec![])),
+            ("gw=10.0.4.1", Err(Bad::Missing("ip"))),
+            ("ip=dhcp,gw6=fe80::1", Err(Bad::Missing("ip6"))),
+            ("ip=auto", Err(Bad::BadValue("ip"))),
+            ("ip=10.0.4.5", Err(Bad::BadValue("ip"))),
+            ("ip=dhcp,gw=10.0.4.0/24", Err(Bad::BadValue("gw"))),
+            ("dhcp", Err(Bad::Nameless)),
+        ] {
+            let expected = expected.map(|fields: Vec<(&str, &str)>| {
+                fields.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>()
+            });
+            assert_eq!(ipconfig(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_are_lines() {
+        let keys = sshkeys("%0Assh-ed25519%20AAAA%20ops%40a%0D%0A%20%0Assh-rsa%20BBBB%0A");
+        assert_eq!(keys, ["ssh-ed25519 AAAA ops@a", "ssh-rsa BBBB"]);
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let options = CloudInit { cipassword: Some(Password::new("hunter2")), ..CloudInit::default() };
+        assert!(!format!("{options:?}").contains("hunter2"));
+        assert_eq!(serde_json::to_string(&options).ok().as_deref(), Some(r#"{"cipassword":true}"#));
+    }
+}

@@ -1,0 +1,205 @@
+//! `/etc/pve/nodes/<node>/qemu-server/<vmid>.conf`: bytes become a [`Vm`], as Proxmox's own non-strict loader reads them.
+//!
+//! In come a VMID and the file's bytes; out comes always a [`Vm`], with a [`Warning`] for each line that Proxmox would
+//! drop. Refused is nothing as a whole: a bad line costs that line. Only the main section describes the running VM;
+//! `[PENDING]`, snapshots and special sections are told by name and never leak into it.
+
+mod line;
+
+use std::collections::BTreeSet;
+
+use percent_encoding::percent_decode;
+
+use self::line::{Header, Line};
+use crate::notes::Notes;
+pub use crate::options::BadOption;
+pub use crate::property::BadProperty;
+use crate::vm::{Vm, VmId};
+
+/// How many warnings are kept of one file: enough to mend it by, little enough to log.
+pub const MAX_WARNINGS: usize = 50;
+
+/// What a configuration says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The VM as its main section describes it.
+    pub vm: Vm,
+    /// The lines that were dropped, in file order, the first [`MAX_WARNINGS`] of them.
+    pub warnings: Vec<Warning>,
+    ready: bool,
+}
+
+impl Parsed {
+    /// Whether the configuration describes a VM already (or still). It does not while it is empty or holds nothing but
+    /// Notes and a lock: Proxmox writes such a file first when it makes or clones a VM, and last when it destroys one.
+    /// A lock beside other options means nothing here: guests run under locks.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+}
+
+/// A line that Proxmox drops, and so do we. Holds no value from the file: values can be secrets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct Warning {
+    /// Line of the file, from 1.
+    pub line: usize,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a line was dropped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// Neither `key: value` nor anything else a configuration holds.
+    #[error("not a line of a configuration")]
+    NotALine,
+    /// A section nobody knows: skipped up to the next header.
+    #[error("unknown section, skipped")]
+    UnknownSection,
+    /// A section that stood before: the later one replaces it.
+    #[error("the section is there twice, the later one counts")]
+    SectionTwice,
+    /// `delete:` outside `[PENDING]`.
+    #[error("`delete` belongs to the pending section")]
+    MisplacedDelete,
+    /// An option with this key (its first 40 characters) has no such value, or is no option.
+    #[error("`{key}`: {why}")]
+    Option {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        why: BadOption,
+    },
+}
+
+/// Reads a configuration. Never fails and takes time in proportion to its length.
+#[must_use]
+pub fn parse(vmid: VmId, bytes: &[u8]) -> Parsed {
+    let mut loader = Loader::new(vmid);
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        if let Err(reason) = loader.take(line) {
+            loader.warn(number, reason);
+        }
+    }
+    loader.finish()
+}
+
+/// Where the next line belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Main,
+    Pending,
+    /// Snapshots, special and unknown sections.
+    Skipped,
+}
+
+struct Loader {
+    section: Section,
+    vm: Vm,
+    /// Takes the values of `[PENDING]`, which must be checked to know their keys and are never used.
+    pending: Vm,
+    notes: Option<String>,
+    main_keys: bool,
+    pending_keys: BTreeSet<String>,
+    snapshots: BTreeSet<String>,
+    special_sections: BTreeSet<String>,
+    warnings: Vec<Warning>,
+}
+
+impl Loader {
+    fn new(vmid: VmId) -> Self {
+        Self {
+            section: Section::Main,
+            vm: Vm::new(vmid),
+            pending: Vm::new(vmid),
+            notes: None,
+            main_keys: false,
+            pending_keys: BTreeSet::new(),
+            snapshots: BTreeSet::new(),
+            special_sections: BTreeSet::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn warn(&mut self, line: usize, reason: Reason) {
+        if self.warnings.len() < MAX_WARNINGS {
+            self.warnings.push(Warning { line, reason });
+        }
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<(), Reason> {
+        let line = Line::read(line);
+        if let Line::Header(header) = line {
+            return self.enter(header);
+        }
+        match (self.section, line) {
+            (Section::Skipped, _) | (_, Line::Blank | Line::SnapshotState) => Ok(()),
+            (Section::Main, Line::Notes(text)) => {
+                let notes = self.notes.get_or_insert_default();
+                notes.push_str(&percent_decode(text).decode_utf8_lossy());
+                notes.push('\n');
+                Ok(())
+            }
+            (Section::Main, Line::Description(text)) => {
+                let notes = self.notes.get_or_insert_default();
+                notes.push_str(&percent_decode(text).decode_utf8_lossy());
+                Ok(())
+            }
+            (Section::Pending, Line::Notes(_) | Line::Description(_)) => self.pend("description"),
+            (Section::Main, Line::Delete) => Err(Reason::MisplacedDelete),
+            (Section::Pending, Line::Delete) => self.pend("delete"),
+            (section, Line::Option(key, value)) => self.option(section, key, &String::from_utf8_lossy(value)),
+            (_, Line::Other | Line::Header(_)) => Err(Reason::NotALine),
+        }
+    }
+
+    fn enter(&mut self, header: Header<'_>) -> Result<(), Reason> {
+        self.section = Section::Skipped;
+        let new = match header {
+            Header::Pending => {
+                // The first header ends the main section for good, so only another `[PENDING]` can have left keys.
+                let new = self.pending_keys.is_empty();
+                self.section = Section::Pending;
+                self.pending_keys.clear();
+                new
+            }
+            Header::Special(name) => self.special_sections.insert(name.to_owned()),
+            Header::Snapshot(name) => self.snapshots.insert(name.to_owned()),
+            Header::Unknown => return Err(Reason::UnknownSection),
+        };
+        if new { Ok(()) } else { Err(Reason::SectionTwice) }
+    }
+
+    fn pend(&mut self, key: &str) -> Result<(), Reason> {
+        self.pending_keys.insert(key.to_owned());
+        Ok(())
+    }
+
+    fn option(&mut self, section: Section, key: &str, value: &str) -> Result<(), Reason> {
+        let vm = if section == Section::Main { &mut self.vm } else { &mut self.pending };
+        crate::options::apply(vm, key, value)
+            .map_err(|why| Reason::Option { key: key.chars().take(40).collect(), why })?;
+        if section == Section::Pending {
+            return self.pend(if key == "cdrom" { "ide2" } else { key });
+        }
+        self.main_keys |= !matches!(key, "lock" | "description");
+        Ok(())
+    }
+
+    fn finish(mut self) -> Parsed {
+        // Without a line of Notes, `description` may still have been set as an ordinary option (to a single blank).
+        if let Some(notes) = self.notes {
+            self.vm.description = Some(notes.trim_end().to_owned());
+        }
+        self.vm.notes = self.vm.description.as_deref().map(Notes::parse).unwrap_or_default();
+        self.vm.pending_keys = self.pending_keys.into_iter().collect();
+        self.vm.snapshots = self.snapshots.into_iter().collect();
+        self.vm.special_sections = self.special_sections.into_iter().collect();
+        Parsed { vm: self.vm, warnings: self.warnings, ready: self.main_keys }
+    }
+}
+
+#[cfg(test)]
+mod tests;

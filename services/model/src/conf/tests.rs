@@ -1,0 +1,103 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn load(text: &str) -> Parsed {
+    parse(VmId::new(100).unwrap(), text.as_bytes())
+}
+
+#[test]
+fn warnings_name_the_line_and_never_the_value() {
+    let parsed = load(
+        "name: bad_name\ncipassword: canary\rx\ncanary\nnet0: virtio,canary=1\ndelete: canary\n[PENDING]\nfoo: canary\n\
+         [a b]\ncanary\n[snap]\n[snap]\ncanary\n",
+    );
+    let shown: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "line 1: `name`: the value is not a DNS name",
+            "line 2: `cipassword`: the value holds a line break",
+            "line 3: not a line of a configuration",
+            "line 4: `net0`: unknown field",
+            "line 5: `delete` belongs to the pending section",
+            "line 7: `foo`: unknown option",
+            "line 8: unknown section, skipped",
+            "line 11: the section is there twice, the later one counts",
+        ]
+    );
+    assert!(!format!("{:?}", parsed.warnings).contains("canary"));
+}
+
+#[test]
+fn warnings_are_bounded() {
+    let parsed = load(&"nonsense\n".repeat(10_000));
+    assert_eq!(parsed.warnings.len(), MAX_WARNINGS);
+    let parsed = load(&format!("{}: x\n", "a".repeat(10_000)));
+    assert!(parsed.warnings[0].to_string().len() < 100);
+}
+
+#[test]
+fn a_configuration_is_ready_when_it_says_anything_about_a_vm() {
+    for (text, ready) in [
+        ("", false),
+        ("\n \n", false),
+        ("# qmclone temporary file\nlock: clone\n", false),
+        ("lock: create\n", false),
+        ("lock: destroyed\n", false),
+        ("description: only Notes\n", false),
+        ("nonsense\nname: bad_name\n", false),
+        ("[PENDING]\nname: web\n", false),
+        ("[snap]\nname: web\n", false),
+        ("lock: create\nmemory: 512\n", true),
+        ("name: web\n", true),
+        ("args: -S\n", true),
+    ] {
+        assert_eq!(load(text).is_ready(), ready, "{text:?}");
+    }
+}
+
+#[test]
+fn the_last_good_value_wins() {
+    let vm = load("name: a\nname: b\nname: c_d\nnet0: e1000\nnet0: virtio\nnet0: none\nsmbios1: base64=0\n").vm;
+    assert_eq!(vm.name.as_deref(), Some("b"));
+    assert_eq!(vm.nets.iter().map(|nic| nic.model.as_str()).collect::<Vec<_>>(), ["virtio"]);
+    let vm = load("smbios1: uuid=11111111-1111-4111-8111-111111111103,sku=YQ\nsmbios1: family=Yg\n").vm;
+    assert_eq!((vm.uuid, vm.smbios.len()), (None, 1));
+}
+
+#[test]
+fn descriptions_are_decoded_line_by_line() {
+    for (text, expected) in [
+        ("", None),
+        ("#\n", Some("")),
+        ("# a%0Ab%zz%4\n", Some(" a\nb%zz%4")),
+        ("#%C3%BC %c3 x\n", Some("ü \u{fffd} x")),
+        ("#%C3\n#%BC\n", Some("\u{fffd}\n\u{fffd}")),
+        ("#a%20%C2%A0\n", Some("a")),
+        ("description: a%3Ab\n#c\n", Some("a:bc")),
+        ("description: \n", Some(" ")),
+        ("description: \n#c\n", Some("c")),
+        ("#a\n[PENDING]\n#b\n[snap]\n#c\n", Some("a")),
+    ] {
+        assert_eq!(load(text).vm.description.as_deref(), expected, "{text:?}");
+    }
+    let raw = [&b"#\xc3%BC\xff\n"[..], b"name: w\n"].concat();
+    assert_eq!(parse(VmId::new(100).unwrap(), &raw).vm.description.as_deref(), Some("ü\u{fffd}"));
+}
+
+#[test]
+fn a_second_pending_section_replaces_the_first() {
+    let parsed = load("[PENDING]\nname: a\n[snap]\n[pending]\ncdrom: none\n#x\ndelete: tags\nname: a_b\n");
+    assert_eq!(parsed.vm.pending_keys, ["delete", "description", "ide2"]);
+    assert_eq!(parsed.warnings.len(), 2);
+}
+
+#[test]
+fn blocks_come_from_the_main_section_alone() {
+    let block = "#<!--#user-data\n#x%3A 1\n#-->\n";
+    assert!(load(block).vm.notes.user_data.is_some_and(|block| block.is_ok_and(|data| data.text == b"x: 1")));
+    for text in [format!("[PENDING]\n{block}"), format!("[snap]\n{block}"), format!("[special:cloudinit]\n{block}")] {
+        assert_eq!(load(&text).vm.notes, Notes::default(), "{text}");
+    }
+}

@@ -1,0 +1,135 @@
+//! `netN`: the text of one NIC becomes a [`Nic`], or nothing, as Proxmox decides.
+
+use crate::format::{boolean, integer, is_digits, is_mac, is_rate};
+use crate::property::{self, BadProperty, Fields, Format, Shorthand};
+use crate::vm::Nic;
+
+const MODELS: &[&str] = &[
+    "e1000",
+    "e1000-82540em",
+    "e1000-82544gc",
+    "e1000-82545em",
+    "e1000e",
+    "i82551",
+    "i82557b",
+    "i82559er",
+    "ne2k_isa",
+    "ne2k_pci",
+    "pcnet",
+    "rtl8139",
+    "virtio",
+    "vmxnet3",
+];
+
+const NET: Format = Format {
+    fields: &[
+        ("model", |model| MODELS.contains(&model)),
+        ("macaddr", is_mac),
+        ("bridge", is_bridge),
+        ("tag", |tag| in_range(tag, 1, 4094)),
+        ("trunks", is_trunks),
+        ("firewall", is_boolean),
+        ("link_down", is_boolean),
+        ("mtu", |mtu| in_range(mtu, 1, 65520)),
+        ("queues", |queues| in_range(queues, 0, 64)),
+        ("rate", is_rate),
+        ("host-tunnel", is_boolean),
+    ],
+    nameless: Some("model"),
+    shorthand: Some(Shorthand { words: MODELS, word_field: "model", value_field: "macaddr" }),
+    required: &["model"],
+    needs: &[],
+};
+
+impl Nic {
+    /// Reads the value of `net<index>`.
+    pub(crate) fn parse(index: u8, text: &str) -> Result<Self, BadProperty> {
+        let fields = property::parse(&NET, text)?;
+        let owned = |name| fields.get(name).map(|value: &&str| (*value).to_owned());
+        let flag = |name| fields.get(name).copied().and_then(boolean).unwrap_or(false);
+        Ok(Self {
+            index,
+            model: owned("model").ok_or(BadProperty::Missing("model"))?,
+            mac: owned("macaddr"),
+            bridge: owned("bridge"),
+            tag: number(&fields, "tag"),
+            trunks: owned("trunks"),
+            firewall: flag("firewall"),
+            link_down: flag("link_down"),
+            mtu: number(&fields, "mtu"),
+            queues: number(&fields, "queues"),
+        })
+    }
+}
+
+fn number<N: TryFrom<i64>>(fields: &Fields<'_>, name: &str) -> Option<N> {
+    fields.get(name).copied().and_then(integer).and_then(|number| number.try_into().ok())
+}
+
+fn in_range(text: &str, least: i64, most: i64) -> bool {
+    integer(text).is_some_and(|number| (least..=most).contains(&number))
+}
+
+fn is_boolean(text: &str) -> bool {
+    boolean(text).is_some()
+}
+
+fn is_bridge(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// `5-7;100`
+fn is_trunks(text: &str) -> bool {
+    text.split(';')
+        .all(|part| part.split_once('-').map_or_else(|| is_digits(part), |(from, to)| is_digits(from) && is_digits(to)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nic(model: &str) -> Nic {
+        Nic {
+            index: 0,
+            model: model.to_owned(),
+            mac: None,
+            bridge: None,
+            tag: None,
+            trunks: None,
+            firewall: false,
+            link_down: false,
+            mtu: None,
+            queues: None,
+        }
+    }
+
+    #[test]
+    fn a_nic_is_whole_or_absent() {
+        use BadProperty as Bad;
+        let mac = || Some("BC:24:11:00:00:01".to_owned());
+        let bridge = || Some("vmbr0".to_owned());
+        for (text, expected) in [
+            ("virtio", Ok(nic("virtio"))),
+            ("virtio=BC:24:11:00:00:01", Ok(Nic { mac: mac(), ..nic("virtio") })),
+            ("macaddr=BC:24:11:00:00:01,e1000,bridge=vmbr0", Ok(Nic { mac: mac(), bridge: bridge(), ..nic("e1000") })),
+            ("virtio,tag=+5,queues=0,mtu=1", Ok(Nic { tag: Some(5), queues: Some(0), mtu: Some(1), ..nic("virtio") })),
+            ("virtio,firewall=YES,link_down=off", Ok(Nic { firewall: true, ..nic("virtio") })),
+            ("virtio,trunks=5-7;100", Ok(Nic { trunks: Some("5-7;100".to_owned()), ..nic("virtio") })),
+            ("bridge=vmbr0", Err(Bad::Missing("model"))),
+            ("virtio=01:24:11:00:00:01", Err(Bad::BadValue("macaddr"))),
+            ("Virtio", Err(Bad::BadValue("model"))),
+            ("virtio,tag=0", Err(Bad::BadValue("tag"))),
+            ("virtio,tag=4095", Err(Bad::BadValue("tag"))),
+            ("virtio,mtu=65521", Err(Bad::BadValue("mtu"))),
+            ("virtio,queues=65", Err(Bad::BadValue("queues"))),
+            ("virtio,queues=-1", Err(Bad::BadValue("queues"))),
+            ("virtio,trunks=5-", Err(Bad::BadValue("trunks"))),
+            ("virtio,bridge=vm br0", Err(Bad::BadValue("bridge"))),
+            ("virtio,firewall=maybe", Err(Bad::BadValue("firewall"))),
+            ("virtio,rate=-1", Err(Bad::BadValue("rate"))),
+            ("virtio,colour=red", Err(Bad::UnknownField)),
+        ] {
+            assert_eq!(Nic::parse(0, text), expected, "{text}");
+        }
+    }
+}

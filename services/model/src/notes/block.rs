@@ -1,0 +1,144 @@
+//! Where blocks begin and end.
+//!
+//! In come the Notes with LF line ends; out goes every block of a known name in order, with its text if it is closed.
+//! An opening stands at the start of a line: `<!--#name`, then a blank or the line's end, then attributes. The next
+//! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
+//! block ends at the first line that is only `-->`, or else at the last `-->`.
+
+/// A name that opens a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    UserData,
+    NetworkConfig,
+    VendorData,
+    Pxe,
+    Imds,
+}
+
+impl Name {
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "user-data" => Self::UserData,
+            "network-config" => Self::NetworkConfig,
+            "vendor-data" => Self::VendorData,
+            "pxe" => Self::Pxe,
+            "imds" => Self::Imds,
+            _ => return None,
+        })
+    }
+}
+
+/// A block, as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block<'t> {
+    pub(super) name: Name,
+    /// The opening's line, from 1.
+    pub(super) line: usize,
+    /// What stands after the name on the opening line.
+    pub(super) attributes: &'t str,
+    /// What stands between the marks, without the line breaks next to them. `None`: the block is not closed.
+    pub(super) text: Option<&'t str>,
+}
+
+/// Finds all blocks.
+pub(super) fn find(notes: &str) -> Vec<Block<'_>> {
+    let mut blocks: Vec<Block<'_>> = Vec::new();
+    // Where the text of the last block begins.
+    let mut inside = 0;
+    let mut start = 0;
+    for (number, line) in (1..).zip(notes.split_inclusive('\n')) {
+        let end = start + line.len();
+        if let Some((name, attributes)) = opening(line) {
+            if let Some(last) = blocks.last_mut() {
+                last.text = closed(&notes[inside..start]);
+            }
+            blocks.push(Block { name, line: number, attributes, text: None });
+            inside = end;
+        }
+        start = end;
+    }
+    if let Some(last) = blocks.last_mut() {
+        last.text = closed(&notes[inside..]);
+    }
+    blocks
+}
+
+fn opening(line: &str) -> Option<(Name, &str)> {
+    let rest = line.strip_prefix("<!--#")?.trim_end_matches(['\n', '\r']);
+    let (name, attributes) = rest.split_at(rest.find([' ', '\t']).unwrap_or(rest.len()));
+    Some((Name::parse(name)?, attributes))
+}
+
+/// The text before the mark that closes a block, in a stretch that begins after the opening line.
+fn closed(stretch: &str) -> Option<&str> {
+    let mut start = 0;
+    for line in stretch.split_inclusive('\n') {
+        if line.trim_matches([' ', '\t', '\r', '\n']) == "-->" {
+            return Some(without_break(&stretch[..start]));
+        }
+        start += line.len();
+    }
+    stretch.rfind("-->").map(|mark| without_break(&stretch[..mark]))
+}
+
+fn without_break(text: &str) -> &str {
+    text.strip_suffix('\n').unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_begin_and_end_by_the_rules() {
+        use Name as N;
+        type Expected = &'static [(Name, usize, &'static str, Option<&'static str>)];
+        let rows: &[(&str, Expected)] = &[
+            ("", &[]),
+            ("only notes\n--> and arrows", &[]),
+            // Openings.
+            ("<!--#user-data\na\n-->", &[(N::UserData, 1, "", Some("a"))]),
+            ("text\n<!--#network-config\na\n-->\ntail", &[(N::NetworkConfig, 2, "", Some("a"))]),
+            ("<!--#user-data secrets=a\tx\nb\n-->", &[(N::UserData, 1, " secrets=a\tx", Some("b"))]),
+            ("<!--#user-data\r\na\n-->", &[(N::UserData, 1, "", Some("a"))]),
+            (" <!--#user-data\na\n-->", &[]),
+            ("x<!--#user-data\na\n-->", &[]),
+            ("<!-- #user-data\na\n-->", &[]),
+            ("<!--#user-data-x\na\n-->", &[]),
+            ("<!--#user-data-->", &[]),
+            ("<!--#User-Data\na\n-->", &[]),
+            ("<!--#other\na\n-->", &[]),
+            // Ends: the first line that is only the mark.
+            ("<!--#pxe\na\n \t--> \r\nb -->\n-->", &[(N::Pxe, 1, "", Some("a"))]),
+            ("<!--#pxe\na --> b\nc\n-->", &[(N::Pxe, 1, "", Some("a --> b\nc"))]),
+            ("<!--#pxe\n-->", &[(N::Pxe, 1, "", Some(""))]),
+            ("<!--#pxe\n\n\n-->", &[(N::Pxe, 1, "", Some("\n"))]),
+            ("<!--#pxe\n  a \n\n-->", &[(N::Pxe, 1, "", Some("  a \n"))]),
+            // Ends: else the last mark.
+            ("<!--#pxe\na -->", &[(N::Pxe, 1, "", Some("a "))]),
+            ("<!--#pxe\na --> b --> c", &[(N::Pxe, 1, "", Some("a --> b "))]),
+            ("<!--#pxe\na\n--> b", &[(N::Pxe, 1, "", Some("a"))]),
+            ("<!--#pxe\na\n----->", &[(N::Pxe, 1, "", Some("a\n---"))]),
+            // Not closed.
+            ("<!--#pxe", &[(N::Pxe, 1, "", None)]),
+            ("<!--#pxe\na\n-- >", &[(N::Pxe, 1, "", None)]),
+            ("<!--#pxe -->\na", &[(N::Pxe, 1, " -->", None)]),
+            // The next known opening bounds a block, an unknown one does not.
+            ("<!--#user-data\na\n<!--#imds\nb\n-->", &[(N::UserData, 1, "", None), (N::Imds, 3, "", Some("b"))]),
+            (
+                "<!--#user-data\na -->\n<!--#vendor-data\nb\n-->",
+                &[(N::UserData, 1, "", Some("a ")), (N::VendorData, 3, "", Some("b"))],
+            ),
+            ("<!--#user-data\na\n<!--#other\nb\n-->", &[(N::UserData, 1, "", Some("a\n<!--#other\nb"))]),
+            (
+                "<!--#user-data\na\n-->\n<!-- a remark -->\n<!--#user-data\nb\n-->",
+                &[(N::UserData, 1, "", Some("a")), (N::UserData, 5, "", Some("b"))],
+            ),
+        ];
+        for (notes, expected) in rows {
+            let found: Vec<_> =
+                find(notes).iter().map(|block| (block.name, block.line, block.attributes, block.text)).collect();
+            assert_eq!(found, *expected, "{notes:?}");
+        }
+    }
+}

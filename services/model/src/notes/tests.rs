@@ -1,0 +1,148 @@
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::yaml::{Kind, YamlError};
+
+fn user_data(notes: &str) -> Option<Result<UserData, BlockError>> {
+    Notes::parse(notes).user_data
+}
+
+fn plain(text: &str) -> UserData {
+    UserData { secrets: None, text: text.as_bytes().to_vec() }
+}
+
+fn flawed<T>(line: usize, flaw: Flaw) -> Option<Result<T, BlockError>> {
+    Some(Err(BlockError { line, flaw }))
+}
+
+#[test]
+fn user_data_is_whole_or_an_error() {
+    let long = "a".repeat(64);
+    let too_long = format!("<!--#user-data secrets={long}a\nx\n-->");
+    let long_enough = format!("<!--#user-data secrets={long}\nx\n-->");
+    let worker = |text: &str| Some(Ok(UserData { secrets: Some("worker".to_owned()), ..plain(text) }));
+    for (notes, expected) in [
+        ("", None),
+        ("<!-- user-data -->", None),
+        ("<!--#user-data\n#cloud-config\n-->", Some(Ok(plain("#cloud-config")))),
+        ("Web\n\n<!--#user-data\n#cloud-config\na: -->\n-->\ntail", Some(Ok(plain("#cloud-config\na: -->")))),
+        ("<!--#user-data\r\n#!/bin/sh\r\ntrue\r\n\r\n-->\r\n", Some(Ok(plain("#!/bin/sh\ntrue\n")))),
+        ("<!--#user-data\na\rb\n-->", Some(Ok(plain("a\rb")))),
+        ("<!--#user-data\n  indented\n\n-->", Some(Ok(plain("  indented\n")))),
+        ("<!--#user-data\n-->", Some(Ok(plain("")))),
+        ("<!--#user-data secrets=worker\nx\n-->", worker("x")),
+        ("<!--#user-data \t secrets=worker \t\nx\n-->", worker("x")),
+        ("<!--#user-data secrets=worker encoding=base64\nQUJD\n-->", worker("ABC")),
+        (&long_enough, Some(Ok(UserData { secrets: Some(long), ..plain("x") }))),
+        ("<!--#user-data encoding=base64\nQU\nJD\n-->", Some(Ok(plain("ABC")))),
+        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed(1, Flaw::NotDecodable(Encoding::Base64))),
+        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed(1, Flaw::NotDecodable(Encoding::GzipBase64))),
+        ("<!--#user-data encoding=gzip\nx\n-->", flawed(1, Flaw::UnknownEncoding)),
+        ("<!--#user-data encoding=\nx\n-->", flawed(1, Flaw::UnknownEncoding)),
+        ("<!--#user-data secrets=\nx\n-->", flawed(1, Flaw::SetName)),
+        ("<!--#user-data secrets=a/b\nx\n-->", flawed(1, Flaw::SetName)),
+        ("<!--#user-data secrets=\"a\"\nx\n-->", flawed(1, Flaw::SetName)),
+        ("<!--#user-data secrets=..\nx\n-->", flawed(1, Flaw::SetName)),
+        (&too_long, flawed(1, Flaw::SetName)),
+        ("<!--#user-data secret=a\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#user-data Secrets=a\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#user-data secrets\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#user-data secrets = a\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#user-data #cloud-config\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#user-data -->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#user-data secrets=a secrets=a\nx\n-->", flawed(1, Flaw::AttributeTwice("secrets"))),
+        ("<!--#user-data encoding=base64 encoding=base64\n\n-->", flawed(1, Flaw::AttributeTwice("encoding"))),
+        ("\n<!--#user-data\nx", flawed(2, Flaw::Unclosed)),
+        ("<!--#user-data\nx\n<!--#pxe\n-->", flawed(1, Flaw::Unclosed)),
+        ("<!--#user-data\nx\n-->\n<!--#user-data\nx\n-->", flawed(4, Flaw::Twice { first: 1 })),
+        ("<!--#user-data\nx\n<!--#user-data\nx\n-->", flawed(3, Flaw::Twice { first: 1 })),
+    ] {
+        assert_eq!(user_data(notes), expected, "{notes:?}");
+    }
+}
+
+#[test]
+fn network_configuration_is_checked_and_knows_no_secrets() {
+    let network = |notes: &str| Notes::parse(notes).network_config;
+    let text = |text: &str| NetworkText::new(text.as_bytes().to_vec()).ok().map(Ok);
+    let shape = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: Some((1, 1)) }));
+    for (notes, expected) in [
+        ("", None),
+        ("<!--#network-config\nversion: 2\n-->", text("version: 2")),
+        ("<!--#network-config\r\nnetwork:\r\n  version: 1\r\n-->", text("network:\n  version: 1")),
+        ("<!--#network-config encoding=base64\ndmVyc2lvbjogMQ==\n-->", text("version: 1")),
+        ("<!--#user-data\nx\n-->\n<!--#network-config\nversion: 2\n-->", text("version: 2")),
+        ("<!--#user-data\nx\n<!--#network-config\nversion: 2\n-->", text("version: 2")),
+        ("<!--#network-config secrets=a\nversion: 2\n-->", flawed(1, Flaw::UnknownAttribute)),
+        ("<!--#network-config\nversion: 3\n-->", flawed(1, Flaw::Network(BadNetwork::OtherVersion))),
+        ("<!--#network-config\na: 1\n-->", flawed(1, Flaw::Network(BadNetwork::NoVersion))),
+        ("a\n<!--#network-config\n- 1\n-->", flawed(2, shape)),
+        ("<!--#network-config\nversion: 2", flawed(1, Flaw::Unclosed)),
+        (
+            "<!--#network-config\nversion: 2\n-->\n<!--#network-config\nversion: 2\n-->",
+            flawed(4, Flaw::Twice { first: 1 }),
+        ),
+    ] {
+        assert_eq!(network(notes), expected, "{notes:?}");
+    }
+}
+
+#[test]
+fn the_other_names_are_bounds_and_nothing_more() {
+    for name in ["vendor-data", "pxe", "imds"] {
+        let notes = Notes::parse(&format!("<!--#{name} what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#{name}\n"));
+        assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), network_config: None }, "{name}");
+    }
+}
+
+#[test]
+fn nothing_of_a_text_is_printed() {
+    for notes in [
+        "<!--#user-data\ncanary\n-->\n<!--#network-config\n- canary\n-->",
+        "<!--#user-data canary\n-->\n<!--#network-config\ncanary: [\n-->",
+        "<!--#user-data secrets=canary!\n-->\n<!--#network-config encoding=canary\nversion: canary\n-->",
+        "<!--#user-data encoding=base64\ncanary\n-->\n<!--#network-config\nversion: canary\n-->",
+        "<!--#user-data\ncanary\n<!--#network-config\nversion: 2\npassword: canary\n-->",
+    ] {
+        let parsed = Notes::parse(notes);
+        assert!(parsed.user_data.is_some() && parsed.network_config.is_some(), "{notes}");
+        let mut shown = format!("{parsed:?}");
+        for error in [parsed.user_data.and_then(Result::err), parsed.network_config.and_then(Result::err)] {
+            shown += &error.map(|error| error.to_string()).unwrap_or_default();
+        }
+        assert!(!shown.contains("canary"), "{shown}");
+    }
+}
+
+#[test]
+fn a_megabyte_of_openings_takes_no_time() {
+    let start = Instant::now();
+    for line in ["<!--#user-data\n", "<!--#pxe\n-->\n", "-->", "<!--#user-data\r\n--> x\r\n"] {
+        let _ = Notes::parse(&line.repeat((1 << 20) / line.len()));
+    }
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever stands between the marks comes out as it went in, unless it holds marks itself.
+    #[test]
+    fn a_text_comes_out_as_it_went_in(text in "[a-z<!# \\n\\tü-]{0,60}", before in "[a-z \\n]{0,20}") {
+        prop_assume!(!text.contains("<!--#"));
+        let notes = format!("{before}\n<!--#user-data\n{text}\n-->\n");
+        prop_assert_eq!(user_data(&notes), Some(Ok(plain(&text))));
+    }
+
+    /// Every sequence of pieces is parsed without a panic, and twice the same way.
+    #[test]
+    fn any_notes_are_parsed(pieces in prop::collection::vec(prop::sample::select(vec![
+        "<!--#user-data", "<!--#network-config", "<!--#pxe", "-->", "\n", "\r\n", " ", "secrets=a", "encoding=base64",
+        "encoding=gzip+base64", "QUJD", "version: 2", "ü", "<!--", "#",
+    ]), 0..30)) {
+        let notes = pieces.concat();
+        prop_assert_eq!(Notes::parse(&notes), Notes::parse(&notes));
+    }
+}

@@ -1,0 +1,214 @@
+//! The one place where YAML is read and written.
+//!
+//! In comes text from Notes, which may be hostile: what it may cost is bounded by its length, its depth and its nodes,
+//! and an error tells kind and place but never quotes the text, because errors go to logs. Out goes YAML that an old
+//! reader cannot misunderstand: every string stands in double quotes, so `yes`, `1e3` and `52:54:00:12:34:56` stay
+//! strings.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Longest text that is read, in bytes: the Notes hold 8 KiB, or eight times that when they are compressed.
+pub const MAX_BYTES: usize = 64 * 1024;
+/// Deepest nesting that is read. Network configurations and policies need six levels.
+pub const MAX_DEPTH: usize = 32;
+/// Most nodes that are read, also after aliases are resolved: one for every four bytes of the longest text.
+pub const MAX_NODES: usize = MAX_BYTES / 4;
+/// Most anchors and most aliases.
+const MAX_ALIASES: usize = 256;
+
+/// What is wrong with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Not UTF-8.
+    NotUtf8,
+    /// Not YAML, or more than one document.
+    Syntax,
+    /// YAML, but not of the shape that was asked for.
+    Shape,
+    /// Longer, deeper or more entangled than we care to read.
+    TooMuch,
+}
+
+/// Why a text cannot be used, and where. Quotes nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct YamlError {
+    /// What is wrong.
+    pub kind: Kind,
+    /// Line and column, from 1, where they are known.
+    pub place: Option<(u64, u64)>,
+}
+
+impl fmt::Display for YamlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            Kind::NotUtf8 => "not UTF-8",
+            Kind::Syntax => "not YAML",
+            Kind::Shape => "YAML of another shape",
+            Kind::TooMuch => "too long, too deep or too entangled",
+        })?;
+        match self.place {
+            Some((line, column)) => write!(f, " (line {line}, column {column})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for YamlError {}
+
+/// Reads one document. Where a key stands twice the last one counts, as in the guests' own readers.
+///
+/// # Errors
+/// When the text is not UTF-8, not YAML, not a `T`, or beyond the bounds of this module.
+pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    let nowhere = |kind| YamlError { kind, place: None };
+    if text.len() > MAX_BYTES {
+        return Err(nowhere(Kind::TooMuch));
+    }
+    let text = str::from_utf8(text).map_err(|_| nowhere(Kind::NotUtf8))?;
+    let options = serde_yaml::options! {
+        budget: serde_yaml::budget! {
+            flow_nesting_limit: MAX_DEPTH,
+            max_depth: MAX_DEPTH,
+            max_nodes: MAX_NODES,
+            max_events: 4 * MAX_NODES,
+            max_aliases: MAX_ALIASES,
+            max_anchors: MAX_ALIASES,
+            max_merge_keys: MAX_ALIASES,
+            max_recorded_anchor_events: MAX_NODES,
+            max_recorded_anchor_bytes: 16 * MAX_BYTES,
+            max_total_scalar_bytes: 2 * MAX_BYTES,
+            // The second one is refused with better words than the budget has.
+            max_documents: 2,
+            max_inclusion_depth: 0,
+        },
+        alias_limits: serde_yaml::alias_limits! {
+            max_total_replayed_events: MAX_NODES,
+            max_replay_stack_depth: MAX_DEPTH,
+        },
+        duplicate_keys: serde_yaml::DuplicateKeyPolicy::LastWins,
+        with_snippet: false,
+    };
+    serde_yaml::from_str_with_options(text, options).map_err(|error| {
+        let place = error.location().map(|at| (at.line(), at.column()));
+        YamlError { kind: kind_of(&error), place }
+    })
+}
+
+fn kind_of(error: &serde_yaml::Error) -> Kind {
+    use serde_yaml::Error as E;
+    match error {
+        E::WithSnippet { error, .. } => kind_of(error),
+        E::Budget { .. }
+        | E::AliasReplayCounterOverflow { .. }
+        | E::AliasReplayLimitExceeded { .. }
+        | E::AliasExpansionLimitExceeded { .. }
+        | E::AliasReplayStackDepthExceeded { .. } => Kind::TooMuch,
+        E::ExternalMessage { .. }
+        | E::Eof { .. }
+        | E::MultipleDocuments { .. }
+        | E::UnknownAnchor { .. }
+        | E::ContainerEndMismatch { .. }
+        | E::IndentationError { .. }
+        | E::FoldedBlockScalarMustIndentContent { .. }
+        | E::DuplicateMappingKey { .. } => Kind::Syntax,
+        _ => Kind::Shape,
+    }
+}
+
+/// Writes a document in block style, two blanks a level, every string in double quotes.
+///
+/// # Errors
+/// [`Kind::Shape`] when `value` has no form in YAML's JSON subset (a map with keys that are not strings, say).
+pub fn write(value: &impl Serialize) -> Result<String, YamlError> {
+    let value = serde_json::to_value(value).map_err(|_| YamlError { kind: Kind::Shape, place: None })?;
+    let mut text = String::new();
+    write_node(&mut text, &value, 0);
+    Ok(text)
+}
+
+/// Writes `value` and a line feed, beginning where the cursor stands; the lines after the first are indented.
+fn write_node(text: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (at, (key, value)) in fields.iter().enumerate() {
+                start_line(text, at, indent);
+                if is_plain_key(key) {
+                    text.push_str(key)
+                } else {
+                    quote(text, key)
+                }
+                text.push(':');
+                match value {
+                    Value::Object(fields) if !fields.is_empty() => break_line(text, indent + 2),
+                    Value::Array(items) if !items.is_empty() => break_line(text, indent + 2),
+                    _ => text.push(' '),
+                }
+                write_node(text, value, indent + 2);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (at, item) in items.iter().enumerate() {
+                start_line(text, at, indent);
+                text.push_str("- ");
+                write_node(text, item, indent + 2);
+            }
+        }
+        Value::Object(_) => text.push_str("{}\n"),
+        Value::Array(_) => text.push_str("[]\n"),
+        Value::String(string) => {
+            quote(text, string);
+            text.push('\n');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            text.push_str(&value.to_string());
+            text.push('\n');
+        }
+    }
+}
+
+fn start_line(text: &mut String, at: usize, indent: usize) {
+    if at > 0 {
+        text.extend(std::iter::repeat_n(' ', indent));
+    }
+}
+
+fn break_line(text: &mut String, indent: usize) {
+    text.push('\n');
+    text.extend(std::iter::repeat_n(' ', indent));
+}
+
+/// Words that no reader, however old, takes for anything but a string: no `y`, no `on`, no `null`, no number.
+fn is_plain_key(key: &str) -> bool {
+    const SPOKEN_FOR: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+    key.starts_with(|c: char| c.is_ascii_lowercase())
+        && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
+        && !SPOKEN_FOR.contains(&key)
+}
+
+/// A double-quoted scalar on one line. Everything outside what YAML 1.1 calls printable is escaped.
+fn quote(text: &mut String, string: &str) {
+    text.push('"');
+    for c in string.chars() {
+        match c {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\t' => text.push_str("\\t"),
+            ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}' => text.push(c),
+            _ => {
+                let code = u32::from(c);
+                let escaped =
+                    if code <= 0xffff { write!(text, "\\u{code:04x}") } else { write!(text, "\\U{code:08x}") };
+                debug_assert!(escaped.is_ok(), "a String takes every write");
+            }
+        }
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests;
