@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn values_pass_or_not() {
-        let checks: &[(fn(&str) -> bool, &[&str], &[&str])] = &[
+        type Row = (fn(&str) -> bool, &'static [&'static str], &'static [&'static str]);
+        let checks: &[Row] = &[
             (
                 is_mac,
                 &["BC:24:11:00:00:01", "bc:24:11:aa:00:02"],

@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 
 use crate::format::is_all_blank;
 
+/// Whether a value may stand in its field.
+type Check = fn(&str) -> bool;
+
 /// What a property string may hold.
 pub(crate) struct Format {
     /// Every field and what its value must pass.
-    pub(crate) fields: &'static [(&'static str, fn(&str) -> bool)],
+    pub(crate) fields: &'static [(&'static str, Check)],
     /// The field that a value without a name belongs to.
     pub(crate) nameless: Option<&'static str>,
     /// Other names that stand for two fields at once.

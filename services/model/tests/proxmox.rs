@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pve_imds_model::conf::{MAX_WARNINGS, parse};
 use pve_imds_model::network::{check, network_config};
-use pve_imds_model::vm::VmId;
+use pve_imds_model::vm::{Vm, VmId};
 use serde_json::Value;
 
 /// Fields of a pair that the parser does not answer for.
@@ -28,15 +28,20 @@ fn fixtures() -> Vec<(VmId, PathBuf)> {
 }
 
 /// What holds for every configuration, whatever its bytes.
-fn holds(vmid: VmId, bytes: &[u8]) {
+fn holds(vmid: VmId, bytes: &[u8]) -> Vm {
     let parsed = parse(vmid, bytes);
     let vm = &parsed.vm;
     assert!(parsed.warnings.len() <= MAX_WARNINGS);
     assert!(vm.nets.is_sorted_by(|a, b| a.index < b.index) && vm.nets.iter().all(|nic| nic.index <= 31));
     assert!(vm.nets.is_empty() || parsed.is_ready());
     assert!(!vm.hostname().is_empty() && !vm.instance_id().is_empty());
-    assert_eq!(check(&network_config(vm).0), Ok(()));
+    parsed.vm
+}
+
+/// What holds for every VM: it can be shown, and its guest is given a network configuration that checks.
+fn serves(vm: &Vm) {
     serde_json::to_string(vm).unwrap();
+    assert_eq!(check(&network_config(vm).0), Ok(()));
 }
 
 #[test]
@@ -59,11 +64,11 @@ fn every_prefix_and_every_changed_byte_is_read() {
     for (vmid, path) in fixtures() {
         let whole = fs::read(&path).unwrap();
         for length in 0..=whole.len() {
-            holds(vmid, &whole[..length]);
+            serves(&holds(vmid, &whole[..length]));
         }
         let mut changed = whole.clone();
         for at in 0..whole.len() {
-            for byte in [0, b'\n', b'\r', b' ', b'#', b'%', b':', b'=', b',', b'[', b'-', 0x80, 0xff, whole[at] ^ 1] {
+            for byte in [0, b'\n', b'#', b'%', b',', 0xff, whole[at] ^ 1] {
                 changed[at] = byte;
                 holds(vmid, &changed);
             }
@@ -149,12 +154,12 @@ proptest! {
 
     #[test]
     fn every_configuration_is_read(lines in prop::collection::vec(line(), 0..24)) {
-        holds(VmId::new(100).unwrap(), lines.join("\n").as_bytes());
+        serves(&holds(VmId::new(100).unwrap(), lines.join("\n").as_bytes()));
     }
 
     #[test]
     fn all_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        holds(VmId::new(100).unwrap(), &bytes);
+        serves(&holds(VmId::new(100).unwrap(), &bytes));
     }
 
     /// Sections say nothing about the running VM: cutting them off changes only the lists of their names.
