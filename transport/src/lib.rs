@@ -1,1 +1,40 @@
-//! (room under construction)
+//! How bytes arrive: from a guest's network interface to an HTTP request, and back.
+//!
+//! ```text
+//! guest ── tap106i0 ──steer──▶ a ═ veth ═ b ──funnel──▶ Xsk ─▶ Driver ─▶ Stack ─▶ TapStream ─▶ hyper ─▶ service
+//!                  ◀─shield──   a ◀─return──  b ◀────────────────────────────────────────────────┘
+//! ```
+//!
+//! In come frames that the kernel programs ([`pve_imds_bpf`]) tagged with the slot of the interface they came from;
+//! out go HTTP requests, each with its [`Peer`], to the service that was made for exactly this interface
+//! ([`Driver`], [`Server`]). The slot is the only thing that decides whose request it is: nothing a guest writes into a
+//! frame does. This room knows names and indexes of interfaces and nothing of VMs.
+//!
+//! `unsafe` stands in one file, [`xsk`](self), the rings of the AF_XDP socket.
+
+mod bounds;
+mod devices;
+mod driver;
+mod ether;
+mod links;
+mod metrics;
+mod server;
+mod slots;
+mod stack;
+mod stream;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod wire;
+mod xsk;
+
+pub use devices::{Device, DeviceError, Devices};
+pub use driver::{Driver, Guests, Peer, Seat, Serve};
+pub use ether::{METADATA_IP, METADATA_PORT};
+pub use links::{Interface, LinkEvent, Links};
+pub use metrics::describe;
+pub use pve_imds_bpf as bpf;
+pub use server::Server;
+pub use slots::Slots;
+pub use stream::TapStream;
+pub use wire::{MAX_FRAME, MTU, Wire};
+pub use xsk::Xsk;

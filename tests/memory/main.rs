@@ -1,0 +1,9 @@
+//! The in-memory tier: everything above the wire, for real, over the wire's twin and tokio's paused clock.
+//!
+//! A guest here is a TCP stack of its own with a hyper client on it. No privileges, no real time: an hour of time-outs
+//! takes a millisecond, and a lossy link is the same lossy link in every run.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod support;
+mod transport;

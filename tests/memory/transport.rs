@@ -1,0 +1,117 @@
+//! Frames, TCP and HTTP: what the transport promises whatever the service is.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use pve_imds_transport::testing::Impairment;
+
+use crate::support::{World, ask, client, name_tag, seat};
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_gets_its_answer() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(3, |request| name_tag(3, request));
+    let mut client = client(&nic).await;
+    let (status, body) = ask(&mut client, "/", Bytes::new()).await;
+    assert_eq!((status, body), (200, Bytes::from_static(b"3 [bc, 24, 11, 00, 00, 03] Ok(0)")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guests_with_the_same_address_get_their_own_answers() {
+    let world = World::new(Impairment { delay: Duration::from_micros(50), ..Impairment::default() });
+    let guests: Vec<_> = (0..20).map(|n| (n, world.guest(n, move |request| name_tag(n, request)))).collect();
+    let tasks: Vec<_> = guests
+        .into_iter()
+        .map(|(number, nic)| {
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    let mut client = client(&nic).await;
+                    for size in [0, 5000] {
+                        let (_, body) = ask(&mut client, "/", vec![0; size].into()).await;
+                        assert!(body.starts_with(format!("{number} ").as_bytes()), "{number} got {body:?}");
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(world.switch.astray(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_bodies_cross_a_lossy_link_whole_both_ways() {
+    let world = World::new(Impairment { delay: Duration::from_millis(2), loss: 20, duplicate: 20, seed: 42 });
+    let big: Bytes = (0..1_000_000u32).map(|n| (n % 251) as u8).collect::<Vec<_>>().into();
+    let answer = big.clone();
+    let nic = world.guest(1, move |request| {
+        let answer = answer.clone();
+        async move {
+            let received = http_body_util::BodyExt::collect(request.into_body()).await.unwrap().to_bytes();
+            assert_eq!(received, answer);
+            Ok(Response::new(Full::new(answer)))
+        }
+    });
+    let mut client = client(&nic).await;
+    let (_, body) = ask(&mut client, "/", big.clone()).await;
+    assert_eq!(body, big);
+    assert!(world.switch.lost() > 10, "the link was lossy");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vanished_guest_ends_its_connections_and_its_successor_is_another() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |request| name_tag(1, request));
+    let mut first = client(&nic).await;
+    ask(&mut first, "/", Bytes::new()).await;
+    world.guests.remove(seat(1, 0));
+    let failed = tokio::time::timeout(Duration::from_secs(120), async {
+        let request = http::Request::get("/").body(Full::default()).unwrap();
+        first.send_request(request).await.is_err()
+    });
+    assert!(failed.await.unwrap(), "no answer after the interface vanished");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_is_closed_in_time() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |request| name_tag(1, request));
+    let before = tokio::time::Instant::now();
+    let stream = nic.connect().await.unwrap();
+    let (sender, connection) = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(stream).await.unwrap();
+    connection.await.ok();
+    drop(sender);
+    let waited = before.elapsed();
+    assert!(waited >= Duration::from_secs(14) && waited < Duration::from_secs(20), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_lets_the_answer_under_way_finish() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |request| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        name_tag(1, request).await
+    });
+    let mut client = client(&nic).await;
+    let asking = tokio::spawn(async move { ask(&mut client, "/", Bytes::new()).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.drain.send(true).unwrap();
+    assert_eq!(asking.await.unwrap().0, 200);
+    tokio::time::timeout(Duration::from_secs(5), world.drain.closed_by_all()).await.unwrap();
+}
+
+trait ClosedByAll {
+    async fn closed_by_all(&self);
+}
+
+impl ClosedByAll for tokio::sync::watch::Sender<bool> {
+    /// Only the guest's server still listens: its connections are gone.
+    async fn closed_by_all(&self) {
+        while self.receiver_count() > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Every bound of this room, each with its arithmetic (design: "Bounds").
+
+use std::time::Duration;
+
+/// Connections of one guest that have not finished their handshake. More than any client opens at once; the oldest
+/// goes when one more comes.
+pub(crate) const HALF_OPEN: usize = 64;
+
+/// Established connections of one guest. The most that was seen of a real client is 75, one after another.
+pub(crate) const OPEN: usize = 256;
+
+/// What we may have in flight to a guest per connection. Round trips take microseconds: more only costs memory.
+pub(crate) const SEND_BUFFER: usize = 64 << 10;
+
+/// What a guest may have in flight to us per connection; requests are smaller than this.
+pub(crate) const RECEIVE_BUFFER: usize = 16 << 10;
+
+/// All guests together: 256 MiB of buffers.
+pub(crate) const BUFFERS: usize = 256 << 20;
+
+/// Connections a guest always gets, however much the others hold.
+pub(crate) const GRANTED: usize = 16;
+
+/// A handshake that is not finished by then never will be.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How long a peer may leave what we sent unacknowledged.
+pub(crate) const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
+
+/// How long a closed connection may take to say goodbye.
+pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Frames read from the wire before other tasks get their turn.
+pub(crate) const FRAMES_PER_TURN: usize = 64;
+
+/// A request line and its fields. hyper wants at least 8 KiB of buffer and refuses more with 431.
+pub(crate) const HEAD: usize = 8 << 10;
+
+/// Header fields in a request.
+pub(crate) const FIELDS: usize = 64;
+
+/// From the moment a connection is ready for a request until the request's head is whole. It bounds the idle time
+/// between requests too, so it is the larger of the two.
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(15);
+
+/// A wire that took no more is tried again after this: the kernel sends synchronously, so it is never longer.
+pub(crate) const RETRY: Duration = Duration::from_millis(1);

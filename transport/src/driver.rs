@@ -1,0 +1,334 @@
+//! The ring reader: one task that moves frames between the wire and the guests' stacks.
+//!
+//! In come frames of all guests, kicks of their streams and commands of the daemon; out go frames, and each newly
+//! established connection to its guest's [`Serve`]. A frame reaches a stack only through slot *and* generation, so a
+//! frame of a vanished interface can reach nobody. Refused and counted: frames of unknown slots, frames that mean
+//! nothing. The driver never waits for a guest: it does a bounded turn, then lets the connections run.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pve_imds_bpf::{Epoch, Generation, Slot, Tag};
+use smoltcp::wire::{IpAddress, IpEndpoint};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+
+use crate::bounds;
+use crate::ether::{self, ARP_FRAME, Inbound};
+use crate::metrics::{self, Dropped};
+use crate::stack::{Arrival, Budget, Stack};
+use crate::stream::{Kick, Shared, TapStream};
+use crate::wire::Wire;
+
+/// The far end of one connection, as its frames claim it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Source hardware address of the frame that completed the handshake.
+    pub mac: [u8; 6],
+    /// Source address.
+    pub ip: IpAddr,
+    /// Source port.
+    pub port: u16,
+}
+
+/// Takes over the established connections of one guest. Must return at once: it runs on the ring's thread.
+pub trait Serve: Send {
+    /// A connection is ready.
+    fn serve(&mut self, stream: TapStream, peer: Peer);
+}
+
+/// Which guest, for one interface lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seat {
+    /// Where its frames go.
+    pub slot: Slot,
+    /// Which holder of that slot it is.
+    pub generation: Generation,
+}
+
+/// Says to the driver which guests there are.
+#[derive(Clone, Debug)]
+pub struct Guests(mpsc::UnboundedSender<Command>);
+
+impl Guests {
+    /// A guest appears; its connections go to `serve`.
+    pub fn add(&self, seat: Seat, serve: Box<dyn Serve>) {
+        // The driver is gone only while the daemon stops.
+        let _ = self.0.send(Command::Add(seat, serve));
+    }
+
+    /// A guest vanishes; its connections end.
+    pub fn remove(&self, seat: Seat) {
+        let _ = self.0.send(Command::Remove(seat));
+    }
+}
+
+enum Command {
+    Add(Seat, Box<dyn Serve>),
+    Remove(Seat),
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(seat, _) => f.debug_tuple("Add").field(seat).finish(),
+            Self::Remove(seat) => f.debug_tuple("Remove").field(seat).finish(),
+        }
+    }
+}
+
+struct Guest {
+    seat: Seat,
+    shared: Arc<Shared>,
+    serve: Box<dyn Serve>,
+    /// Its entry in the timers.
+    due: Option<Instant>,
+}
+
+/// Moves frames. Runs until the wire fails or every [`Guests`] handle is gone.
+pub struct Driver<W> {
+    wire: W,
+    epoch: Epoch,
+    seed: Box<dyn FnMut() -> u64 + Send>,
+    guests: Vec<Option<Guest>>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    kick: Arc<Kick>,
+    kicked: Vec<u16>,
+    timers: BTreeSet<(Instant, u16)>,
+    sleep: Pin<Box<Sleep>>,
+    started: Instant,
+    budget: Budget,
+    frame: Vec<u8>,
+}
+
+impl<W: fmt::Debug> fmt::Debug for Driver<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("wire", &self.wire).field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+/// What a turn left behind.
+enum Turn {
+    /// Nothing to do until something wakes us.
+    Idle,
+    /// Frames are left over.
+    More,
+    /// The wire took no more; nothing tells us when it will.
+    Blocked,
+    /// Nobody can give us commands any more.
+    Over,
+}
+
+impl<W: Wire> Driver<W> {
+    /// A driver for `wire`, whose frames carry `epoch`. `seed` yields unpredictable numbers for sequence numbers.
+    /// Call it on the runtime that will run it.
+    pub fn new(wire: W, epoch: Epoch, seed: impl FnMut() -> u64 + Send + 'static) -> (Self, Guests) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        let driver = Self {
+            wire,
+            epoch,
+            seed: Box::new(seed),
+            guests: Vec::new(),
+            commands,
+            kick: Arc::default(),
+            kicked: Vec::new(),
+            timers: BTreeSet::new(),
+            sleep: Box::pin(tokio::time::sleep_until(now)),
+            started: now,
+            budget: Budget::default(),
+            frame: Vec::new(),
+        };
+        (driver, Guests(sender))
+    }
+
+    /// Runs. `Ok` when every [`Guests`] handle is gone.
+    ///
+    /// # Errors
+    /// When the wire is gone for good.
+    pub async fn run(mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Registered before looking, so that a kick in between wakes us.
+        self.kick.register(cx.waker());
+        let retry = match self.turn(cx)? {
+            Turn::Over => return Poll::Ready(Ok(())),
+            Turn::More => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Turn::Blocked => Some(Instant::now() + bounds::RETRY),
+            Turn::Idle => None,
+        };
+        let timer = self.timers.first().map(|(due, _)| *due);
+        let next = [retry, timer].into_iter().flatten().min();
+        let mut woken = self.wire.poll_ready(cx)?.is_ready();
+        if let Some(next) = next {
+            self.sleep.as_mut().reset(next);
+            woken |= self.sleep.as_mut().poll(cx).is_ready();
+        }
+        if woken {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// One bounded turn: commands, frames, then sending for every guest that something happened to.
+    fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<Turn> {
+        loop {
+            match self.commands.poll_recv(cx) {
+                Poll::Ready(Some(Command::Add(seat, serve))) => self.add(seat, serve),
+                Poll::Ready(Some(Command::Remove(seat))) => self.remove(seat),
+                Poll::Ready(None) => return Ok(Turn::Over),
+                Poll::Pending => break,
+            }
+        }
+        let now = Instant::now();
+        let mut frame = std::mem::take(&mut self.frame);
+        let mut received = 0;
+        while received < bounds::FRAMES_PER_TURN && self.wire.recv(&mut frame) {
+            received += 1;
+            self.arrive(now, &frame);
+        }
+        self.frame = frame;
+        self.kick.take(&mut self.kicked);
+        while let Some((_, slot)) = self.timers.first().filter(|(due, _)| *due <= now).copied() {
+            self.unschedule(slot);
+            self.kicked.push(slot);
+        }
+        let mut blocked = false;
+        let mut slots = std::mem::take(&mut self.kicked);
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots.drain(..) {
+            blocked |= self.depart(now, slot);
+        }
+        self.kicked = slots;
+        let flushed = self.wire.flush()?;
+        Ok(match (received == bounds::FRAMES_PER_TURN, blocked || !flushed) {
+            (true, _) => Turn::More,
+            (false, true) => Turn::Blocked,
+            (false, false) => Turn::Idle,
+        })
+    }
+
+    fn add(&mut self, seat: Seat, serve: Box<dyn Serve>) {
+        let slot = seat.slot.number();
+        let index = usize::from(slot);
+        if self.guests.len() <= index {
+            self.guests.resize_with(index + 1, || None);
+        }
+        let stack = Stack::new((self.seed)(), self.budget.clone(), self.clock(Instant::now()));
+        let shared = Arc::new(Shared::new(stack, self.kick.clone(), slot));
+        self.unseat(index);
+        self.guests[index] = Some(Guest { seat, shared, serve, due: None });
+    }
+
+    fn remove(&mut self, seat: Seat) {
+        let index = usize::from(seat.slot.number());
+        if self.guests.get(index).and_then(Option::as_ref).is_some_and(|guest| guest.seat == seat) {
+            self.unseat(index);
+        }
+    }
+
+    fn unseat(&mut self, index: usize) {
+        let Some(guest) = self.guests[index].take() else { return };
+        if let Some(due) = guest.due {
+            self.timers.remove(&(due, guest.seat.slot.number()));
+        }
+        guest.shared.lock().abandon();
+    }
+
+    fn arrive(&mut self, now: Instant, frame: &[u8]) {
+        let (tag, station, inbound) = match ether::parse(frame) {
+            Ok(parsed) => parsed,
+            Err(refused) => return metrics::dropped(Dropped::Frame(refused)),
+        };
+        let clock = self.clock(now);
+        let seat = Seat { slot: tag.slot, generation: tag.generation };
+        let slot = tag.slot.number();
+        let known = self.guests.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        let Some(guest) = known.filter(|guest| guest.seat == seat && tag.epoch == self.epoch) else {
+            return metrics::dropped(Dropped::NoSuchGuest);
+        };
+        match inbound {
+            Inbound::ArpRequest { sender, hardware } => {
+                if self.wire.room() > 0 {
+                    self.wire.send(ARP_FRAME, |out| ether::write_arp_reply(out, tag, station, sender, hardware));
+                }
+            }
+            Inbound::Ipv4(packet) => {
+                let arrival = guest.shared.lock().arrive(clock, packet, station, tag, &mut self.wire);
+                self.kicked.push(slot);
+                match arrival {
+                    Arrival::Absorbed => {}
+                    Arrival::NoShare => metrics::dropped(Dropped::NoShare),
+                    Arrival::NotTcp => metrics::dropped(Dropped::NotTcp),
+                    Arrival::Established(handle, peer) => {
+                        metrics::connection();
+                        let stream = TapStream::new(guest.shared.clone(), handle, peer);
+                        guest.serve.serve(stream, far_end(station.mac, peer));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what is due for one guest. `true`: the wire is full.
+    fn depart(&mut self, now: Instant, slot: u16) -> bool {
+        let clock = self.clock(now);
+        let Some(guest) = self.guests.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return false };
+        guest.shared.unlist();
+        let tag = Tag { epoch: self.epoch, vlan: None, generation: guest.seat.generation, slot: guest.seat.slot };
+        let (blocked, due) = {
+            let mut stack = guest.shared.lock();
+            let blocked = stack.depart(clock, tag, &mut self.wire);
+            (blocked, stack.due(clock))
+        };
+        if blocked {
+            self.kicked.push(slot);
+        }
+        let due = due.map(|due| {
+            let wait = u64::try_from(due.total_micros()).unwrap_or(0);
+            (self.started + std::time::Duration::from_micros(wait)).max(now)
+        });
+        self.schedule(slot, due);
+        blocked
+    }
+
+    fn schedule(&mut self, slot: u16, due: Option<Instant>) {
+        let Some(guest) = self.guests.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+        if guest.due == due {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut guest.due, due) {
+            self.timers.remove(&(old, slot));
+        }
+        if let Some(due) = due {
+            self.timers.insert((due, slot));
+        }
+    }
+
+    fn unschedule(&mut self, slot: u16) {
+        self.schedule(slot, None);
+    }
+
+    /// tokio's clock (so that tests may pause it) in smoltcp's words.
+    fn clock(&self, now: Instant) -> smoltcp::time::Instant {
+        let elapsed = now.saturating_duration_since(self.started).as_micros();
+        smoltcp::time::Instant::from_micros(i64::try_from(elapsed).unwrap_or(i64::MAX))
+    }
+}
+
+fn far_end(mac: [u8; 6], peer: IpEndpoint) -> Peer {
+    let IpAddress::Ipv4(ip) = peer.addr;
+    Peer { mac, ip: ip.into(), port: peer.port }
+}

@@ -1,0 +1,211 @@
+//! Our own Ethernet: frames in, who spoke and what out. Pure.
+//!
+//! smoltcp sees IP packets only. Its Ethernet would drop frames that a guest sent through its gateway's MAC, and
+//! would ask ARP questions of its own; we answer to whoever spoke, where they spoke from. In comes a tagged frame as
+//! `funnel` hands it over; out comes an [`Inbound`] or a [`Refused`]. Refused is everything that `steer` would not
+//! have let through: this parser trusts nobody, not even the kernel.
+
+use std::net::Ipv4Addr;
+
+use pve_imds_bpf::{METADATA_MAC, Tag};
+
+use crate::wire::ETHERNET_HEADER;
+
+/// The metadata address.
+pub const METADATA_IP: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// The port metadata is served on.
+pub const METADATA_PORT: u16 = 80;
+
+const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const TYPE_ARP: [u8; 2] = [0x08, 0x06];
+/// Hardware type Ethernet, protocol IPv4, lengths 6 and 4 (RFC 826).
+const ARP_ETHERNET_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+const ARP_REQUEST: [u8; 2] = [0, 1];
+const ARP_REPLY: [u8; 2] = [0, 2];
+const ARP_LENGTH: usize = 28;
+
+/// Length of an ARP answer on the wire.
+pub(crate) const ARP_FRAME: usize = ETHERNET_HEADER + ARP_LENGTH;
+
+/// Where an answer has to go: the far end as the flow's own frames named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Station {
+    /// Hardware address that spoke.
+    pub(crate) mac: [u8; 6],
+    /// VLAN tag control information the guest put on its frames, if any.
+    pub(crate) vlan: Option<u16>,
+}
+
+/// What a frame is to us.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Inbound<'a> {
+    /// "Who has the metadata address?"
+    ArpRequest {
+        /// Who asks, as the ARP sender fields say.
+        sender: Ipv4Addr,
+        /// Hardware address in the ARP sender field; the answer's target field.
+        hardware: [u8; 6],
+    },
+    /// An IPv4 packet for the metadata address, without trailing padding.
+    Ipv4(&'a [u8]),
+}
+
+/// Why a frame means nothing to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Shorter than its headers say.
+    Truncated,
+    /// Its destination is not a tag.
+    NoTag,
+    /// Neither ARP for us nor IPv4 for us.
+    NotOurs,
+}
+
+/// Reads one frame from the wire.
+pub(crate) fn parse(frame: &[u8]) -> Result<(Tag, Station, Inbound<'_>), Refused> {
+    let (header, payload) = frame.split_first_chunk::<ETHERNET_HEADER>().ok_or(Refused::Truncated)?;
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, kind @ ..] = *header;
+    let tag = Tag::decode(&[d0, d1, d2, d3, d4, d5]).ok_or(Refused::NoTag)?;
+    let station = Station { mac: [s0, s1, s2, s3, s4, s5], vlan: tag.vlan };
+    let inbound = match kind {
+        TYPE_IPV4 => ipv4(payload)?,
+        TYPE_ARP => arp(payload)?,
+        _ => return Err(Refused::NotOurs),
+    };
+    Ok((tag, station, inbound))
+}
+
+fn ipv4(payload: &[u8]) -> Result<Inbound<'_>, Refused> {
+    let header = payload.first_chunk::<20>().ok_or(Refused::Truncated)?;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[16..20] != METADATA_IP.octets() {
+        return Err(Refused::NotOurs);
+    }
+    payload.get(..length).map(Inbound::Ipv4).ok_or(Refused::Truncated)
+}
+
+fn arp(payload: &[u8]) -> Result<Inbound<'_>, Refused> {
+    let packet = payload.first_chunk::<ARP_LENGTH>().ok_or(Refused::Truncated)?;
+    if packet[..6] != ARP_ETHERNET_IPV4 || packet[6..8] != ARP_REQUEST || packet[24..28] != METADATA_IP.octets() {
+        return Err(Refused::NotOurs);
+    }
+    let [hardware @ .., p0, p1, p2, p3] = *packet[8..18].first_chunk::<10>().ok_or(Refused::Truncated)?;
+    Ok(Inbound::ArpRequest { sender: Ipv4Addr::new(p0, p1, p2, p3), hardware })
+}
+
+/// Writes the Ethernet header of an answer: to the station, from the tag that `return` turns into our address.
+pub(crate) fn write_header(frame: &mut [u8], tag: Tag, station: Station, kind: Kind) {
+    let tag = Tag { vlan: station.vlan, ..tag };
+    frame[..6].copy_from_slice(&station.mac);
+    frame[6..12].copy_from_slice(&tag.encode());
+    frame[12..ETHERNET_HEADER].copy_from_slice(match kind {
+        Kind::Ipv4 => &TYPE_IPV4,
+        Kind::Arp => &TYPE_ARP,
+    });
+}
+
+/// What an answer carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// An IPv4 packet.
+    Ipv4,
+    /// An ARP reply.
+    Arp,
+}
+
+/// Writes the whole answer to "who has the metadata address?" ([`ARP_FRAME`] bytes).
+pub(crate) fn write_arp_reply(frame: &mut [u8], tag: Tag, station: Station, sender: Ipv4Addr, hardware: [u8; 6]) {
+    write_header(frame, tag, station, Kind::Arp);
+    let packet = &mut frame[ETHERNET_HEADER..];
+    packet[..6].copy_from_slice(&ARP_ETHERNET_IPV4);
+    packet[6..8].copy_from_slice(&ARP_REPLY);
+    packet[8..14].copy_from_slice(&METADATA_MAC);
+    packet[14..18].copy_from_slice(&METADATA_IP.octets());
+    packet[18..24].copy_from_slice(&hardware);
+    packet[24..28].copy_from_slice(&sender.octets());
+}
+
+#[cfg(test)]
+mod tests {
+    use pve_imds_bpf::{Epoch, Generation, Slot};
+
+    use super::*;
+
+    const GUEST: [u8; 6] = [0xbc, 0x24, 0x11, 0, 0, 1];
+
+    fn tag(vlan: Option<u16>) -> Tag {
+        Tag { epoch: Epoch::new(3).unwrap(), vlan, generation: Generation::new(9), slot: Slot::new(513).unwrap() }
+    }
+
+    fn frame(vlan: Option<u16>, kind: [u8; 2], payload: &[u8]) -> Vec<u8> {
+        [&tag(vlan).encode()[..], &GUEST, &kind, payload].concat()
+    }
+
+    fn arp_request(operation: u8, target: [u8; 4]) -> Vec<u8> {
+        [&ARP_ETHERNET_IPV4[..], &[0, operation], &GUEST, &[169, 254, 1, 2], &[0; 6], &target, &[0; 18]].concat()
+    }
+
+    fn packet(total: u16, destination: [u8; 4]) -> Vec<u8> {
+        let mut packet = vec![0x45; 40];
+        packet[2..4].copy_from_slice(&total.to_be_bytes());
+        packet[16..20].copy_from_slice(&destination);
+        packet
+    }
+
+    #[test]
+    fn each_frame_is_what_it_is_or_refused() {
+        let us = METADATA_IP.octets();
+        let ours = packet(38, us);
+        let rows: Vec<(&str, Vec<u8>, Result<Inbound<'_>, Refused>)> = vec![
+            ("ip, padding cut", frame(None, TYPE_IPV4, &ours), Ok(Inbound::Ipv4(&ours[..38]))),
+            ("ip longer than its frame", frame(None, TYPE_IPV4, &packet(41, us)), Err(Refused::Truncated)),
+            ("ip for others", frame(None, TYPE_IPV4, &packet(40, [10, 0, 0, 1])), Err(Refused::NotOurs)),
+            ("ip cut", frame(None, TYPE_IPV4, &ours[..19]), Err(Refused::Truncated)),
+            (
+                "arp",
+                frame(None, TYPE_ARP, &arp_request(1, us)),
+                Ok(Inbound::ArpRequest { sender: Ipv4Addr::new(169, 254, 1, 2), hardware: GUEST }),
+            ),
+            ("arp reply", frame(None, TYPE_ARP, &arp_request(2, us)), Err(Refused::NotOurs)),
+            ("arp for others", frame(None, TYPE_ARP, &arp_request(1, [10, 0, 0, 1])), Err(Refused::NotOurs)),
+            ("arp cut", frame(None, TYPE_ARP, &arp_request(1, us)[..27]), Err(Refused::Truncated)),
+            ("ipv6", frame(None, [0x86, 0xdd], &[0; 60]), Err(Refused::NotOurs)),
+            ("cut", vec![2; 13], Err(Refused::Truncated)),
+            ("no tag", [&[0xff; 6][..], &GUEST, &TYPE_IPV4, &ours].concat(), Err(Refused::NoTag)),
+        ];
+        for (name, frame, expected) in rows {
+            assert_eq!(parse(&frame).map(|(_, _, inbound)| inbound), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_station_is_who_spoke_and_where() {
+        let frame = frame(Some(42), TYPE_IPV4, &packet(40, METADATA_IP.octets()));
+        let (got, station, _) = parse(&frame).unwrap();
+        assert_eq!(got, tag(Some(42)));
+        assert_eq!(station, Station { mac: GUEST, vlan: Some(42) });
+    }
+
+    #[test]
+    fn an_arp_answer_names_the_one_address_we_have() {
+        let station = Station { mac: GUEST, vlan: Some(42) };
+        let mut answer = [0; ARP_FRAME];
+        write_arp_reply(&mut answer, tag(None), station, Ipv4Addr::new(169, 254, 1, 2), GUEST);
+        assert_eq!(answer[..6], GUEST);
+        assert_eq!(answer[6..12], tag(Some(42)).encode());
+        assert_eq!(answer[12..22], [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2]);
+        assert_eq!(answer[22..28], METADATA_MAC);
+        assert_eq!(answer[28..32], METADATA_IP.octets());
+        assert_eq!(answer[32..38], GUEST);
+        assert_eq!(answer[38..42], [169, 254, 1, 2]);
+    }
+
+    #[test]
+    fn no_frame_makes_it_panic() {
+        let whole = frame(Some(1), TYPE_ARP, &arp_request(1, METADATA_IP.octets()));
+        for length in 0..whole.len() {
+            let _ = parse(&whole[..length]);
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! TCP of one guest: smoltcp on IP packets, sockets made on demand.
+//!
+//! In come IPv4 packets of this guest (never of another: guests may share addresses, they never share a stack) and
+//! calls of its streams; out go IPv4 packets, framed for the station that spoke, and newly established connections.
+//! A connection is known by the guest's address and port; the rest of the 4-tuple is always ours. Refused: a SYN when
+//! the guest's share of connections is used up, and everything that is no TCP for our port.
+//!
+//! There is no backlog of listening sockets: a SYN for an unknown 4-tuple makes a socket that listens for exactly
+//! this one packet. So a burst of SYNs is bounded by the share and by nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pve_imds_bpf::Tag;
+use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, IpProtocol, Ipv4Packet, TcpPacket};
+
+use crate::bounds;
+use crate::ether::{Kind, METADATA_IP, METADATA_PORT, Station, write_header};
+use crate::wire::{ETHERNET_HEADER, MTU, Wire};
+
+/// What all guests together hold in buffers.
+pub(crate) type Budget = Arc<AtomicUsize>;
+
+const CONNECTION_BUFFERS: usize = bounds::SEND_BUFFER + bounds::RECEIVE_BUFFER;
+
+/// What a packet brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Nothing that anyone has to be told.
+    Absorbed,
+    /// The handshake with this peer is done.
+    Established(SocketHandle, IpEndpoint),
+    /// A SYN came and the guest's share is used up.
+    NoShare,
+    /// No TCP for our port.
+    NotTcp,
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// SYN seen.
+    HalfOpen { since: Instant },
+    /// A stream holds it.
+    Open,
+    /// Its stream is gone; what is left is the goodbye.
+    Orphan { until: Instant },
+}
+
+#[derive(Debug)]
+struct Connection {
+    handle: SocketHandle,
+    station: Station,
+    stage: Stage,
+}
+
+/// The TCP of one guest.
+pub(crate) struct Stack {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    connections: HashMap<IpEndpoint, Connection>,
+    half_open: usize,
+    orphans: usize,
+    budget: Budget,
+    now: Instant,
+}
+
+impl Stack {
+    /// An empty stack; `seed` must be unpredictable (it feeds the sequence numbers).
+    pub(crate) fn new(seed: u64, budget: Budget, now: Instant) -> Self {
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = seed;
+        let mut interface = Interface::new(config, &mut Blueprint, now);
+        // A prefix of length 0 makes every guest address directly reachable: there is no routing on a link.
+        interface.update_ip_addrs(|addresses| {
+            let everywhere = IpCidr::new(IpAddress::Ipv4(METADATA_IP), 0);
+            let full = addresses.push(everywhere);
+            debug_assert!(full.is_ok(), "an interface has room for its first address");
+        });
+        let sockets = SocketSet::new(Vec::new());
+        Self { interface, sockets, connections: HashMap::new(), half_open: 0, orphans: 0, budget, now }
+    }
+
+    /// Takes one IPv4 packet for the metadata address that `station` sent.
+    pub(crate) fn arrive<W: Wire>(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        station: Station,
+        tag: Tag,
+        wire: &mut W,
+    ) -> Arrival {
+        self.now = now;
+        let Some(segment) = Segment::peek(packet) else { return Arrival::NotTcp };
+        if segment.opens() {
+            if self.connections.get(&segment.from).is_some_and(|known| self.replaceable(known)) {
+                self.remove(segment.from);
+            }
+            if !self.connections.contains_key(&segment.from) && !self.admit(segment.from, station) {
+                return Arrival::NoShare;
+            }
+        }
+        if let Some(connection) = self.connections.get_mut(&segment.from) {
+            connection.station = station;
+        }
+        let mut port = Port { wire, tag, inbound: Some(packet), stations: Stations(&self.connections, station) };
+        let result = self.interface.poll_ingress_single(now, &mut port, &mut self.sockets);
+        match result {
+            PollIngressSingleResult::SocketStateChanged => self.advance(segment.from),
+            PollIngressSingleResult::None | PollIngressSingleResult::PacketProcessed => Arrival::Absorbed,
+        }
+    }
+
+    /// Sends what is due. `true`: there is more, the wire is full.
+    pub(crate) fn depart<W: Wire>(&mut self, now: Instant, tag: Tag, wire: &mut W) -> bool {
+        self.now = now;
+        let nobody = Station { mac: [0; 6], vlan: None };
+        let mut port = Port { wire, tag, inbound: None, stations: Stations(&self.connections, nobody) };
+        while self.interface.poll_egress(now, &mut port, &mut self.sockets) == PollResult::SocketStateChanged {
+            if port.wire.room() == 0 {
+                return true;
+            }
+        }
+        self.reap();
+        false
+    }
+
+    /// When [`Stack::depart`] has to be called again if nothing arrives.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Instant> {
+        if self.connections.is_empty() {
+            return None;
+        }
+        let farewell = self.connections.values().filter_map(|connection| match connection.stage {
+            Stage::HalfOpen { since } => Some(since + handshake()),
+            Stage::Orphan { until } => Some(until),
+            Stage::Open => None,
+        });
+        let farewell = if self.half_open + self.orphans > 0 { farewell.min() } else { None };
+        let timer = self.interface.poll_at(now, &self.sockets);
+        [farewell, timer].into_iter().flatten().min()
+    }
+
+    /// The socket of a stream.
+    pub(crate) fn socket(&mut self, handle: SocketHandle) -> &mut Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// A stream lets go of its connection. Without a goodbye of its own (`shutdown`) the peer hears a reset.
+    pub(crate) fn release(&mut self, peer: IpEndpoint, shutdown: bool) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let socket = self.sockets.get_mut::<Socket<'_>>(connection.handle);
+        if !shutdown {
+            socket.abort();
+        }
+        connection.stage = Stage::Orphan { until: self.now + duration(bounds::GOODBYE) };
+        self.orphans += 1;
+    }
+
+    /// The interface is gone: every stream learns it, nothing is sent any more.
+    pub(crate) fn abandon(&mut self) {
+        for connection in self.connections.values() {
+            self.sockets.get_mut::<Socket<'_>>(connection.handle).abort();
+        }
+    }
+
+    /// A new SYN may take the place of a connection that is only saying goodbye.
+    fn replaceable(&self, connection: &Connection) -> bool {
+        let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
+        matches!(connection.stage, Stage::Orphan { .. })
+            && matches!(
+                state,
+                State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck | State::TimeWait | State::Closed
+            )
+    }
+
+    /// Makes a socket for a SYN. `false`: the share is used up.
+    fn admit(&mut self, peer: IpEndpoint, station: Station) -> bool {
+        if self.half_open >= bounds::HALF_OPEN {
+            self.evict_oldest();
+        }
+        let held = self.connections.len();
+        if held >= bounds::OPEN + bounds::HALF_OPEN {
+            return false;
+        }
+        if held >= bounds::GRANTED && self.budget.load(Ordering::Relaxed) + CONNECTION_BUFFERS > bounds::BUFFERS {
+            return false;
+        }
+        let receive = SocketBuffer::new(vec![0; bounds::RECEIVE_BUFFER]);
+        let send = SocketBuffer::new(vec![0; bounds::SEND_BUFFER]);
+        let mut socket = Socket::new(receive, send);
+        socket.set_nagle_enabled(false);
+        socket.set_timeout(Some(duration(bounds::UNACKNOWLEDGED)));
+        if socket.listen((IpAddress::Ipv4(METADATA_IP), METADATA_PORT)).is_err() {
+            return false;
+        }
+        self.budget.fetch_add(CONNECTION_BUFFERS, Ordering::Relaxed);
+        let handle = self.sockets.add(socket);
+        self.half_open += 1;
+        self.connections.insert(peer, Connection { handle, station, stage: Stage::HalfOpen { since: self.now } });
+        true
+    }
+
+    /// After a packet of `peer` changed a socket: who is established now, who never will be.
+    fn advance(&mut self, peer: IpEndpoint) -> Arrival {
+        let Some(connection) = self.connections.get_mut(&peer) else { return Arrival::Absorbed };
+        let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
+        match (connection.stage, state) {
+            (Stage::HalfOpen { .. }, State::Listen | State::Closed) => {
+                self.remove(peer);
+                Arrival::Absorbed
+            }
+            (Stage::HalfOpen { .. }, State::SynReceived) => Arrival::Absorbed,
+            (Stage::HalfOpen { .. }, _) => {
+                connection.stage = Stage::Open;
+                self.half_open -= 1;
+                Arrival::Established(connection.handle, peer)
+            }
+            (Stage::Open | Stage::Orphan { .. }, _) => Arrival::Absorbed,
+        }
+    }
+
+    /// Removes what has said goodbye, or took too long to.
+    fn reap(&mut self) {
+        if self.orphans + self.half_open == 0 {
+            return;
+        }
+        let now = self.now;
+        let done: Vec<IpEndpoint> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| {
+                let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
+                match connection.stage {
+                    Stage::HalfOpen { since } => {
+                        matches!(state, State::Closed | State::Listen) || now >= since + handshake()
+                    }
+                    // TIME-WAIT keeps a port from being used again too early; ours is the listening side and a SYN on
+                    // a closing 4-tuple replaces it anyway.
+                    Stage::Orphan { until } => matches!(state, State::Closed | State::TimeWait) || now >= until,
+                    Stage::Open => false,
+                }
+            })
+            .map(|(peer, _)| *peer)
+            .collect();
+        for peer in done {
+            self.remove(peer);
+        }
+    }
+
+    fn evict_oldest(&mut self) {
+        let oldest = self
+            .connections
+            .iter()
+            .filter_map(|(peer, connection)| match connection.stage {
+                Stage::HalfOpen { since } => Some((since, *peer)),
+                Stage::Open | Stage::Orphan { .. } => None,
+            })
+            .min_by_key(|(since, _)| *since);
+        if let Some((_, peer)) = oldest {
+            self.remove(peer);
+        }
+    }
+
+    fn remove(&mut self, peer: IpEndpoint) {
+        let Some(connection) = self.connections.remove(&peer) else { return };
+        self.sockets.remove(connection.handle);
+        self.budget.fetch_sub(CONNECTION_BUFFERS, Ordering::Relaxed);
+        match connection.stage {
+            Stage::HalfOpen { .. } => self.half_open -= 1,
+            Stage::Orphan { .. } => self.orphans -= 1,
+            Stage::Open => {}
+        }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.budget.fetch_sub(self.connections.len() * CONNECTION_BUFFERS, Ordering::Relaxed);
+    }
+}
+
+fn handshake() -> Duration {
+    duration(bounds::HANDSHAKE)
+}
+
+fn duration(time: std::time::Duration) -> Duration {
+    Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// The two facts about a TCP segment that decide whether it needs a socket.
+struct Segment {
+    from: IpEndpoint,
+    syn: bool,
+    ack: bool,
+}
+
+impl Segment {
+    /// `None` for what is no TCP for our port. Nothing is verified here: smoltcp does that.
+    fn peek(packet: &[u8]) -> Option<Self> {
+        let ip = Ipv4Packet::new_checked(packet).ok()?;
+        if ip.next_header() != IpProtocol::Tcp {
+            return None;
+        }
+        let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
+        let from = IpEndpoint::new(IpAddress::Ipv4(ip.src_addr()), tcp.src_port());
+        (tcp.dst_port() == METADATA_PORT).then(|| Self { from, syn: tcp.syn(), ack: tcp.ack() })
+    }
+
+    fn opens(&self) -> bool {
+        self.syn && !self.ack
+    }
+}
+
+/// Where the answers of a stack go: to the station of the connection, or of the packet being answered.
+#[derive(Clone, Copy)]
+struct Stations<'a>(&'a HashMap<IpEndpoint, Connection>, Station);
+
+impl Stations<'_> {
+    fn of(self, packet: &[u8]) -> Station {
+        let destination = Ipv4Packet::new_checked(packet).ok().and_then(|ip| {
+            let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
+            Some(IpEndpoint::new(IpAddress::Ipv4(ip.dst_addr()), tcp.dst_port()))
+        });
+        destination.and_then(|peer| self.0.get(&peer)).map_or(self.1, |connection| connection.station)
+    }
+}
+
+/// The wire as one guest's stack sees it, for the time of one call.
+struct Port<'a, W> {
+    wire: &'a mut W,
+    tag: Tag,
+    inbound: Option<&'a [u8]>,
+    stations: Stations<'a>,
+}
+
+impl<W: Wire> Device for Port<'_, W> {
+    type RxToken<'t>
+        = Packet<'t>
+    where
+        Self: 't;
+    type TxToken<'t>
+        = Slip<'t, W>
+    where
+        Self: 't;
+
+    fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
+        let packet = self.inbound.take()?;
+        Some((Packet(packet), Slip { wire: self.wire, tag: self.tag, stations: self.stations }))
+    }
+
+    /// No room is back-pressure: a frame of ours is never lost here, its loss would cost the guest a second.
+    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
+        (self.wire.room() > 0).then(|| Slip { wire: self.wire, tag: self.tag, stations: self.stations })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities()
+    }
+}
+
+/// Checksums are verified and filled in: the private veth pair hands over valid ones.
+fn capabilities() -> DeviceCapabilities {
+    let mut capabilities = DeviceCapabilities::default();
+    capabilities.medium = Medium::Ip;
+    capabilities.max_transmission_unit = MTU;
+    capabilities
+}
+
+struct Packet<'a>(&'a [u8]);
+
+impl RxToken for Packet<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+struct Slip<'a, W> {
+    wire: &'a mut W,
+    tag: Tag,
+    stations: Stations<'a>,
+}
+
+impl<W: Wire> TxToken for Slip<'_, W> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        let Self { wire, tag, stations } = self;
+        if wire.room() == 0 {
+            // The immediate answer to a packet (a reset, a challenge) while the wire is full: the peer asks again.
+            return f(&mut vec![0; length]);
+        }
+        wire.send(ETHERNET_HEADER + length, |frame| {
+            let result = f(&mut frame[ETHERNET_HEADER..]);
+            let station = stations.of(&frame[ETHERNET_HEADER..]);
+            write_header(frame, tag, station, Kind::Ipv4);
+            result
+        })
+    }
+}
+
+/// A device that only has capabilities: all that making an interface asks for.
+struct Blueprint;
+
+impl Device for Blueprint {
+    type RxToken<'t> = Packet<'t>;
+    type TxToken<'t> = Void;
+
+    fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
+        None
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
+        None
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities()
+    }
+}
+
+/// A token nobody can hold.
+enum Void {}
+
+impl TxToken for Void {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, _: usize, _: F) -> R {
+        match self {}
+    }
+}

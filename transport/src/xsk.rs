@@ -1,0 +1,405 @@
+//! The one AF_XDP socket: a [`Wire`] over the kernel's rings. All `unsafe` of this room is here.
+//!
+//! In come frames that `funnel` redirected, whole even when they span several chunks (`XDP_USE_SG`); out go frames of
+//! at most one chunk, in copy mode. See the kernel's Documentation/networking/af_xdp.rst.
+//!
+//! # Who owns which memory
+//!
+//! The UMEM is one anonymous mapping of [`CHUNKS`] chunks of [`CHUNK`] bytes. The lower half receives: each chunk is
+//! either in the fill ring (the kernel's), in the receive ring (ours, until it is read) or being read; reading copies
+//! and puts it back at once. The upper half sends: each chunk is in `free` (ours), or in the transmit ring or under
+//! way (the kernel's) until the completion ring returns it. A ring has as many entries as there are chunks that can be
+//! in it, so a ring of ours is never full. The socket and its mappings live and die with [`Xsk`]; the kernel keeps
+//! pages alive that it still uses.
+//!
+//! Each ring has one producer and one consumer: the kernel at one end, `&mut Xsk` at the other. An index is published
+//! with release and read with acquire ordering, after and before the entries it covers.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpDescOptions, XdpRingOffset, XdpStatistics, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send, socket_with, sockopt};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::wire::Wire;
+
+/// Bytes of a chunk. The kernel keeps 256 of them as headroom when it fills one.
+const CHUNK: usize = 2048;
+
+/// Entries of every ring. Measured: 4096 brought nothing over 2048.
+const RING: u32 = 2048;
+
+/// Half receive, half send: 8 MiB in all.
+const CHUNKS: u32 = 2 * RING;
+
+/// The largest frame the kernel can hand over: a 64 KiB IP packet and its header.
+const LARGEST: usize = 65_536 + 18;
+
+/// The AF_XDP socket of the daemon.
+pub struct Xsk {
+    socket: AsyncFd<OwnedFd>,
+    umem: Mapping,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    receive: Ring<XdpDesc>,
+    transmit: Ring<XdpDesc>,
+    /// Send chunks that nobody uses.
+    free: Vec<u64>,
+    /// A frame's first chunks were read and its last were not published yet.
+    partial: bool,
+    /// The frame being read is larger than any frame can be; the rest is thrown away.
+    oversized: bool,
+}
+
+// SAFETY: the pointers inside point into mappings that `Xsk` alone owns and that are not tied to a thread; every access
+// to them goes through `&mut Xsk` (or the kernel, by the rings' protocol).
+unsafe impl Send for Xsk {}
+
+impl fmt::Debug for Xsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Xsk").field("free", &self.free.len()).finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Xsk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.get_ref().as_fd()
+    }
+}
+
+impl Xsk {
+    /// Binds a socket to queue 0 of the interface with this index. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Whatever the kernel says; `EBUSY` while an older socket still holds the queue, `ENOBUFS`/`EPERM` when memory
+    /// may not be pinned.
+    pub fn bind(interface: u32) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
+        let umem = Mapping::anonymous(CHUNKS as usize * CHUNK)?;
+        let registration = XdpUmemReg {
+            addr: umem.start.as_ptr() as u64,
+            len: umem.length as u64,
+            chunk_size: CHUNK as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&socket, registration)?;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, RING)?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, RING)?;
+        sockopt::set_xdp_rx_ring_size(&socket, RING)?;
+        sockopt::set_xdp_tx_ring_size(&socket, RING)?;
+        let offsets = sockopt::xdp_mmap_offsets(&socket)?;
+        let mut fill = Ring::map(&socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr)?;
+        let completion = Ring::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr)?;
+        let receive = Ring::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx)?;
+        let transmit = Ring::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx)?;
+        for chunk in 0..RING {
+            fill.push(u64::from(chunk) * CHUNK as u64);
+        }
+        fill.publish();
+        let free = (RING..CHUNKS).map(|chunk| u64::from(chunk) * CHUNK as u64).collect();
+        let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
+        bind(&socket, &SocketAddrXdp::new(flags, interface, 0))?;
+        // SAFETY: the descriptor is owned by the `AsyncFd` and stays the same open socket until that is dropped.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
+        Ok(Self { socket, umem, fill, completion, receive, transmit, free, partial: false, oversized: false })
+    }
+
+    /// What the kernel counted for this socket.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn statistics(&self) -> io::Result<XdpStatistics> {
+        Ok(sockopt::xdp_statistics(self)?)
+    }
+
+    /// Takes back the send chunks that the kernel is done with.
+    fn reap(&mut self) {
+        while let Some(address) = self.completion.pop() {
+            self.free.push(address);
+        }
+        self.completion.release();
+    }
+
+    /// The bytes of one descriptor.
+    fn bytes(&self, address: u64, length: u32) -> Option<&[u8]> {
+        let (start, length) = (usize::try_from(address).ok()?, length as usize);
+        let end = start.checked_add(length)?;
+        if end > self.umem.length {
+            return None;
+        }
+        // SAFETY: inside the mapping, checked above. The range lies in a receive chunk that the kernel handed to us
+        // and that is not in the fill ring, so nobody writes to it while this borrow lives.
+        Some(unsafe { std::slice::from_raw_parts(self.umem.start.as_ptr().add(start), length) })
+    }
+}
+
+impl Wire for Xsk {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut guard = ready!(self.socket.poll_read_ready(cx))?;
+        guard.clear_ready();
+        Poll::Ready(Ok(()))
+    }
+
+    fn recv(&mut self, frame: &mut Vec<u8>) -> bool {
+        if !std::mem::take(&mut self.partial) {
+            frame.clear();
+        }
+        loop {
+            let Some(descriptor) = self.receive.pop() else {
+                self.partial = !frame.is_empty() || self.oversized;
+                return false;
+            };
+            if let Some(bytes) = self.bytes(descriptor.addr, descriptor.len) {
+                if frame.len() + bytes.len() > LARGEST {
+                    self.oversized = true;
+                } else {
+                    frame.extend_from_slice(bytes);
+                }
+            }
+            self.receive.release();
+            self.fill.push(descriptor.addr & !(CHUNK as u64 - 1));
+            self.fill.publish();
+            if !descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD) {
+                if !std::mem::take(&mut self.oversized) {
+                    return true;
+                }
+                frame.clear();
+            }
+        }
+    }
+
+    fn room(&mut self) -> usize {
+        if self.free.is_empty() {
+            self.reap();
+        }
+        self.free.len()
+    }
+
+    fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        assert!(length <= CHUNK, "a frame of ours fits a chunk");
+        let Some(address) = self.free.pop() else { return fill(&mut vec![0; length]) };
+        // SAFETY: `address` is a send chunk from `free`: inside the mapping, a whole chunk long, and until it is pushed
+        // below nobody else's.
+        let frame = unsafe { std::slice::from_raw_parts_mut(self.umem.start.as_ptr().add(address as usize), length) };
+        let result = fill(frame);
+        self.transmit.push(XdpDesc { addr: address, len: length as u32, options: XdpDescOptions::empty() });
+        self.transmit.publish();
+        result
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        // In copy mode the kernel sends only when asked, 32 frames at a time.
+        let mut left = self.transmit.unconsumed();
+        while left > 0 {
+            match send(self.socket.get_ref(), &[], SendFlags::DONTWAIT) {
+                Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::BUSY | rustix::io::Errno::NOBUFS) => {}
+                // The device is down: it comes back or is rebuilt, the frames wait.
+                Err(rustix::io::Errno::NETDOWN) => break,
+                Err(error) => return Err(error.into()),
+            }
+            let now = self.transmit.unconsumed();
+            if now >= left {
+                break;
+            }
+            left = now;
+        }
+        if self.free.len() < RING as usize / 2 {
+            self.reap();
+        }
+        Ok(left == 0)
+    }
+}
+
+/// A mapping that is undone on drop.
+struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+impl Mapping {
+    fn anonymous(length: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE)? };
+        Self::new(start.cast(), length)
+    }
+
+    fn ring(socket: &OwnedFd, offset: u64, length: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: as above; the kernel refuses a length beyond the ring.
+        let start = unsafe { mmap(std::ptr::null_mut(), length, access, flags, socket, offset)? };
+        Self::new(start.cast(), length)
+    }
+
+    fn new(start: *mut u8, length: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, length })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping that `new` was given; every reference into it borrows from its owner.
+        let undone = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+        debug_assert!(undone.is_ok(), "a mapping of ours can be undone");
+    }
+}
+
+/// Our end of one ring: producer of fill and transmit, consumer of receive and completion.
+struct Ring<T> {
+    _mapping: Mapping,
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    entries: NonNull<T>,
+    /// Our own index, ahead of the published one.
+    ours: u32,
+    /// The other end's index, as last seen.
+    theirs: u32,
+}
+
+impl<T: Copy> Ring<T> {
+    fn map(socket: &OwnedFd, page: u64, offset: &XdpRingOffset) -> io::Result<Self> {
+        let at = |offset: u64| usize::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        let (producer, consumer, entries) = (at(offset.producer)?, at(offset.consumer)?, at(offset.desc)?);
+        let length = entries + RING as usize * size_of::<T>();
+        Self::over(Mapping::ring(socket, page, length)?, producer, consumer, entries)
+    }
+
+    fn over(mapping: Mapping, producer: usize, consumer: usize, entries: usize) -> io::Result<Self> {
+        let fits = |offset: usize, size: usize| offset.checked_add(size).is_some_and(|end| end <= mapping.length);
+        if !fits(producer, 4) || !fits(consumer, 4) || !fits(entries, RING as usize * size_of::<T>()) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // SAFETY: the offsets lie inside the mapping, checked above, and the kernel aligns them for their types.
+        let (producer, consumer, entries) = unsafe {
+            (mapping.start.add(producer).cast(), mapping.start.add(consumer).cast(), mapping.start.add(entries).cast())
+        };
+        Ok(Self { _mapping: mapping, producer, consumer, entries, ours: 0, theirs: 0 })
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: a valid, aligned u32 inside a mapping that lives as long as `self`; shared with the kernel, which
+        // accesses it atomically too.
+        unsafe { self.producer.as_ref() }
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as for `producer`.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    fn entry(&self, index: u32) -> NonNull<T> {
+        // SAFETY: masked to the ring's size, so inside the mapping (`over` checked its length).
+        unsafe { self.entries.add((index & (RING - 1)) as usize) }
+    }
+
+    /// As producer: writes an entry. There is room by construction (see the head of this file).
+    fn push(&mut self, entry: T) {
+        // SAFETY: this entry lies beyond what we published, so the kernel does not read it yet.
+        unsafe { self.entry(self.ours).write(entry) };
+        self.ours = self.ours.wrapping_add(1);
+    }
+
+    /// As producer: lets the kernel see what was pushed.
+    fn publish(&mut self) {
+        self.producer().store(self.ours, Ordering::Release);
+    }
+
+    /// As producer: entries the kernel has not taken yet.
+    fn unconsumed(&self) -> u32 {
+        self.ours.wrapping_sub(self.consumer().load(Ordering::Acquire))
+    }
+
+    /// As consumer: reads the next entry, if the kernel published one.
+    fn pop(&mut self) -> Option<T> {
+        if self.ours == self.theirs {
+            self.theirs = self.producer().load(Ordering::Acquire);
+            if self.ours == self.theirs {
+                return None;
+            }
+        }
+        // SAFETY: published by the kernel and not released by us, so the kernel does not write it.
+        let entry = unsafe { self.entry(self.ours).read() };
+        self.ours = self.ours.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// As consumer: gives what was popped back to the kernel.
+    fn release(&mut self) {
+        self.consumer().store(self.ours, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ends over one piece of memory: the ring protocol without the kernel.
+    fn ends() -> (Ring<u64>, Ring<u64>) {
+        let length = 128 + RING as usize * 8;
+        let mapping = Mapping::anonymous(length).unwrap();
+        let twin = Mapping { start: mapping.start, length: mapping.length };
+        let producer = Ring::over(mapping, 0, 64, 128).unwrap();
+        let consumer = Ring::over(twin, 0, 64, 128).unwrap();
+        (producer, consumer)
+    }
+
+    #[test]
+    fn entries_cross_in_order_and_wrap() {
+        let (mut producer, mut consumer) = ends();
+        let mut next = 0u64;
+        let mut expected = 0u64;
+        for round in 0..50u64 {
+            let burst = (round * 37) % u64::from(RING);
+            for _ in 0..burst {
+                producer.push(next);
+                next += 1;
+            }
+            assert_eq!(consumer.pop(), None, "not published yet");
+            producer.publish();
+            assert_eq!(u64::from(producer.unconsumed()), burst);
+            while let Some(entry) = consumer.pop() {
+                assert_eq!(entry, expected);
+                expected += 1;
+            }
+            consumer.release();
+            assert_eq!(producer.unconsumed(), 0);
+        }
+        assert_eq!(next, expected);
+        std::mem::forget(consumer);
+    }
+
+    #[test]
+    fn indexes_may_overflow() {
+        let (mut producer, mut consumer) = ends();
+        producer.ours = u32::MAX - 1;
+        consumer.ours = u32::MAX - 1;
+        consumer.theirs = u32::MAX - 1;
+        for entry in 0..4 {
+            producer.push(entry);
+        }
+        producer.publish();
+        assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        std::mem::forget(consumer);
+    }
+
+    #[test]
+    fn a_ring_outside_its_mapping_is_refused() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        assert!(Ring::<u64>::over(mapping, 0, 64, 128).is_err());
+    }
+}
