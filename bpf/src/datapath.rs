@@ -74,12 +74,12 @@ impl Datapath {
         Ok(Self { guard, funnel })
     }
 
-    /// Gives `funnel` the socket that steered frames go to. It must have a receive ring; it leaves the map by itself
-    /// when it is closed.
+    /// Gives `funnel` the socket that steered frames go to. Until it is bound, frames for it are dropped; it leaves the
+    /// map by itself when it is closed.
     ///
     /// # Errors
     ///
-    /// [`MapError::Socket`] if it is no AF_XDP socket or has no receive ring yet.
+    /// [`MapError::Socket`] if it is no AF_XDP socket.
     pub fn set_socket(&mut self, socket: BorrowedFd<'_>) -> Result<(), MapError> {
         typed::<XskMap<&mut MapData>>(&mut self.funnel, "sockets")
             .and_then(|mut sockets| sockets.set(0, socket.as_raw_fd(), 0))

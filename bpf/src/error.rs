@@ -41,7 +41,7 @@ pub enum LoadError {
 #[non_exhaustive]
 pub enum MapError {
     /// The socket was refused.
-    #[error("the kernel refused the AF_XDP socket: give it its receive ring before it is handed over")]
+    #[error("the kernel refused the socket: it must be an AF_XDP socket")]
     Socket(#[source] AyaMapError),
     /// A slot could not be assigned or released.
     #[error("slot {slot} could not be changed: the node may be out of kernel memory")]
