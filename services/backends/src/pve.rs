@@ -1,0 +1,24 @@
+//! `/etc/pve`: which VMs there are and what their configurations say, always at hand and never waited for.
+//!
+//! Proxmox's cluster file system (pmxcfs) is a FUSE mount. It raises no inotify event for what other nodes write, it can
+//! hang, vanish and come back empty, and its modification times have a resolution of a second. So:
+//!
+//! * requests read a snapshot in memory ([`Inventory`]); all IO is on one thread of its own (`watch`);
+//! * the change feed is `.vmlist`, polled; inotify only shortens the wait;
+//! * contents are compared by digest, never by time (`reload`);
+//! * what cannot be read is kept as it was and marked stale; only what the list of VMs has lost is forgotten.
+//!
+//! A directory without `.vmlist` works too: its configurations are then listed and all read at each poll, which is
+//! meant for small trees.
+
+mod files;
+mod hints;
+mod inventory;
+mod metrics;
+mod pace;
+mod reload;
+mod watch;
+
+pub use inventory::{Digest, Inventory, Record, Settings};
+pub use metrics::describe as describe_metrics;
+pub use watch::Watcher;

@@ -1,0 +1,369 @@
+//! Files below `/etc/pve`: bounded reads, the lists of VMs, nothing remembered.
+//!
+//! In comes a directory; out come bytes and names that were checked. Every call opens, looks and reads anew: pmxcfs builds
+//! its status files when their attributes are fetched, so a descriptor kept open shows old content for ever. Every call
+//! may block for as long as the mount hangs. Refused: files over 1 MiB (pmxcfs allows no larger one), anything that is not
+//! a regular file, names that are no VM's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind::NotADirectory, ErrorKind::NotFound, Read};
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pve_imds_model::vm::VmId;
+use serde::Deserialize;
+
+/// pmxcfs refuses larger files (`MEMDB_MAX_FILE_SIZE`), so a larger one is no configuration.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Two readers of a long status file can take each other's buffer; the next read is whole again.
+const STATUS_TRIES: usize = 3;
+
+/// Why something below the tree could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error("{}", .0.display())]
+    Io(PathBuf, #[source] io::Error),
+    #[error("{} is not a regular file", .0.display())]
+    NotRegular(PathBuf),
+    #[error("{} is larger than {MAX_FILE} bytes", .0.display())]
+    TooLarge(PathBuf),
+    #[error("{} is not what Proxmox writes there", .0.display())]
+    Malformed(PathBuf),
+    #[error("{} holds neither .vmlist nor nodes nor qemu-server", .0.display())]
+    NoTree(PathBuf),
+}
+
+impl ReadError {
+    fn is_absent(&self) -> bool {
+        matches!(self, Self::Io(_, error) if error.kind() == NotFound)
+    }
+}
+
+/// Where a VM's configuration is, and which edition of it the cluster knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// The node whose directory holds the file.
+    pub(super) owner: Arc<str>,
+    /// The file.
+    pub(super) path: PathBuf,
+    /// Changes with every write to the file. `None`: nobody counts, only reading tells.
+    pub(super) version: Option<u64>,
+}
+
+/// All VMs there are, by one of two ways of knowing.
+#[derive(Debug)]
+pub(super) enum Listing {
+    /// `.vmlist`: complete and counted.
+    Counted(BTreeMap<VmId, Listed>),
+    /// What a walk over the directories came by; a file that was being renamed may be missing.
+    Walked(BTreeMap<VmId, Listed>),
+}
+
+/// The directory and whose it is.
+#[derive(Debug)]
+pub(super) struct Tree {
+    dir: PathBuf,
+    node: Arc<str>,
+}
+
+impl Tree {
+    pub(super) fn new(dir: PathBuf, node: &str) -> Self {
+        Self { dir, node: node.into() }
+    }
+
+    /// `.version`'s start time: when it changes, every counter has begun anew.
+    pub(super) fn start_time(&self) -> Option<u64> {
+        #[derive(Deserialize)]
+        struct Version {
+            starttime: u64,
+        }
+        self.status::<Version>(".version").ok().map(|version| version.starttime)
+    }
+
+    /// The VMs by `.vmlist`; where there is none, or none that can be understood, by a walk.
+    pub(super) fn list(&self) -> Result<Listing, ReadError> {
+        match self.counted() {
+            Err(ReadError::Malformed(_)) => self.walk().map(Listing::Walked),
+            Err(error) if error.is_absent() => self.walk().map(Listing::Walked),
+            counted => counted.map(Listing::Counted),
+        }
+    }
+
+    /// The VMs by `.vmlist` alone.
+    pub(super) fn counted(&self) -> Result<BTreeMap<VmId, Listed>, ReadError> {
+        #[derive(Deserialize)]
+        struct VmList {
+            // Always there, and so the proof that this is the list: one without guests has nothing else.
+            #[serde(rename = "version")]
+            _version: u64,
+            #[serde(default)]
+            ids: BTreeMap<String, Guest>,
+        }
+        #[derive(Deserialize)]
+        struct Guest {
+            node: String,
+            #[serde(rename = "type")]
+            kind: String,
+            version: u64,
+        }
+
+        let list: VmList = self.status(".vmlist")?;
+        let vms = list.ids.into_iter().filter(|(_, guest)| guest.kind == "qemu" && is_node_name(&guest.node));
+        let listed = vms.filter_map(|(id, Guest { node, version, .. })| {
+            let vmid = VmId::parse(&id)?;
+            let path = config_path(&self.configs(&node), vmid);
+            Some((vmid, Listed { owner: node.into(), path, version: Some(version) }))
+        });
+        Ok(listed.collect())
+    }
+
+    /// The VMs by the files there are: below `nodes`, else in `qemu-server`. pmxcfs allows a VMID once in a cluster;
+    /// elsewhere our own node's file wins, then the first by node name.
+    fn walk(&self) -> Result<BTreeMap<VmId, Listed>, ReadError> {
+        let mut vms = BTreeMap::new();
+        let nodes = match names(&self.dir.join("nodes")) {
+            Err(error) if error.is_absent() => None,
+            nodes => Some(nodes?),
+        };
+        let Some(nodes) = nodes else {
+            let dir = self.dir.join("qemu-server");
+            return match names(&dir) {
+                Err(error) if error.is_absent() => Err(ReadError::NoTree(self.dir.clone())),
+                found => {
+                    collect(&mut vms, &dir, &found?, &self.node);
+                    Ok(vms)
+                }
+            };
+        };
+        let others = nodes.iter().map(String::as_str).filter(|node| is_node_name(node) && **node != *self.node);
+        for node in iter::once(&*self.node).chain(others) {
+            let dir = self.configs(node);
+            match names(&dir) {
+                // A node's directory without VMs, or a file among the nodes.
+                Err(ReadError::Io(_, error)) if matches!(error.kind(), NotFound | NotADirectory) => {}
+                found => collect(&mut vms, &dir, &found?, node),
+            }
+        }
+        Ok(vms)
+    }
+
+    /// The directory of a node's configurations.
+    fn configs(&self, node: &str) -> PathBuf {
+        self.dir.join("nodes").join(node).join("qemu-server")
+    }
+
+    /// Where changes to be heard of happen: the directories of `listed`, and our own, which may hold none yet.
+    pub(super) fn dirs<'a>(&self, listed: impl Iterator<Item = &'a Listed>) -> BTreeSet<PathBuf> {
+        let own = self.configs(&self.node);
+        let own = if own.is_dir() { own } else { self.dir.join("qemu-server") };
+        listed.filter_map(|listed| listed.path.parent()).map(Path::to_owned).chain([own]).collect()
+    }
+
+    fn status<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, ReadError> {
+        let path = self.dir.join(name);
+        for _ in 0..STATUS_TRIES {
+            if let Ok(value) = serde_json::from_slice(&read(&path)?) {
+                return Ok(value);
+            }
+        }
+        Err(ReadError::Malformed(path))
+    }
+}
+
+/// The VMID in the name of a configuration file: `^[1-9][0-9]*\.conf$`, in range. Proxmox writes through
+/// `106.conf.tmp.4711`, which is none.
+pub(super) fn config_name(name: &str) -> Option<VmId> {
+    VmId::parse(name.strip_suffix(".conf")?)
+}
+
+fn config_path(dir: &Path, vmid: VmId) -> PathBuf {
+    dir.join(format!("{vmid}.conf"))
+}
+
+/// A node's name is a host name's first label. It becomes part of a path, so nothing else may.
+fn is_node_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+fn collect(vms: &mut BTreeMap<VmId, Listed>, dir: &Path, names: &BTreeSet<String>, owner: &str) {
+    let owner: Arc<str> = owner.into();
+    for vmid in names.iter().filter_map(|name| config_name(name)) {
+        let listed = || Listed { owner: Arc::clone(&owner), path: config_path(dir, vmid), version: None };
+        vms.entry(vmid).or_insert_with(listed);
+    }
+}
+
+/// The names in a directory, sorted; those that are not text are nobody's.
+fn names(dir: &Path) -> Result<BTreeSet<String>, ReadError> {
+    let failed = |error| ReadError::Io(dir.to_owned(), error);
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        names.extend(entry.map_err(failed)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// The bytes of one file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let failed = |error| ReadError::Io(path.to_owned(), error);
+    // Looked at before it is opened, because opening a FIFO waits for its writer.
+    if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_file() {
+        return Err(ReadError::NotRegular(path.to_owned()));
+    }
+    let file = File::open(path).map_err(failed)?;
+    file.metadata().map_err(failed)?;
+    let mut bytes = Vec::new();
+    // One byte more than allowed: sizes that a file claims are not trusted, least of all pmxcfs's status files'.
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if length as u64 > MAX_FILE { Err(ReadError::TooLarge(path.to_owned())) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+    use crate::testing::PveTree;
+
+    const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/cluster-files");
+
+    fn tree(tree: &PveTree) -> Tree {
+        Tree::new(tree.path().to_owned(), "pvetest")
+    }
+
+    /// What a listing says, one word a VM.
+    fn said(listing: &Listing) -> Vec<String> {
+        let (how, vms) = match listing {
+            Listing::Counted(vms) => ("counted", vms),
+            Listing::Walked(vms) => ("walked", vms),
+        };
+        vms.iter().map(|(vmid, listed)| format!("{how} {vmid} {} {:?}", listed.owner, listed.version)).collect()
+    }
+
+    #[test]
+    fn only_a_vms_file_has_a_vms_name() {
+        for (name, expected) in [
+            ("106.conf", Some(106)),
+            ("999999999.conf", Some(999_999_999)),
+            ("106.conf.tmp.4711", None),
+            ("0106.conf", None),
+            ("99.conf", None),
+            ("1000000000.conf", None),
+            ("106", None),
+            ("106.CONF", None),
+            (".conf", None),
+            ("-106.conf", None),
+            ("106.conf.conf", None),
+        ] {
+            assert_eq!(config_name(name).map(VmId::get), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_list_names_vms_their_owners_and_their_counts() {
+        let pve = PveTree::cluster("pvetest").unwrap();
+        fs::copy(format!("{FIXTURES}/vmlist.json"), pve.path().join(".vmlist")).unwrap();
+        let listing = tree(&pve).list().unwrap();
+        assert_eq!(said(&listing), ["counted 100 other Some(6)", "counted 105 pvetest Some(8)"]);
+    }
+
+    #[test]
+    fn a_list_without_guests_is_a_list() {
+        let pve = PveTree::cluster("pvetest").unwrap();
+        fs::copy(format!("{FIXTURES}/vmlist-empty.json"), pve.path().join(".vmlist")).unwrap();
+        assert!(matches!(tree(&pve).list(), Ok(Listing::Counted(vms)) if vms.is_empty()));
+    }
+
+    #[test]
+    fn a_nodes_name_in_the_list_is_no_path() {
+        let pve = PveTree::cluster("pvetest").unwrap();
+        for (node, listed) in [("pve-1", true), ("../../etc", false), ("..", false), ("", false), ("a/b", false)] {
+            let list = serde_json::json!({"version": 1, "ids": {"106": {"node": node, "type": "qemu", "version": 1}}});
+            fs::write(pve.path().join(".vmlist"), list.to_string()).unwrap();
+            assert_eq!(said(&tree(&pve).list().unwrap()).len(), usize::from(listed), "{node}");
+        }
+    }
+
+    #[test]
+    fn the_start_time_tells_one_life_of_the_file_system_from_another() {
+        let pve = PveTree::plain("pvetest").unwrap();
+        assert_eq!(tree(&pve).start_time(), None);
+        fs::copy(format!("{FIXTURES}/version-cluster.json"), pve.path().join(".version")).unwrap();
+        assert_eq!(tree(&pve).start_time(), Some(1_796_172_582));
+    }
+
+    #[test]
+    fn without_a_list_that_can_be_understood_the_directories_are_walked() {
+        for list in [
+            None,
+            Some(""),
+            Some("{\"version\": 1, \"ids\": {\"106\""),
+            Some("[]"),
+            Some("{}"),
+            Some("{\"version\": 1, \"ids\": 3}"),
+        ] {
+            let mut pve = PveTree::uncounted("pvetest").unwrap();
+            pve.put(106, "name: here\n").unwrap();
+            pve.put(107, "name: there\n").unwrap();
+            pve.migrate(107, "other").unwrap();
+            if let Some(list) = list {
+                fs::write(pve.path().join(".vmlist"), list).unwrap();
+            }
+            assert_eq!(said(&tree(&pve).list().unwrap()), ["walked 106 pvetest None", "walked 107 other None"]);
+        }
+    }
+
+    #[test]
+    fn of_two_files_of_one_vm_ours_counts() {
+        for (node, expected) in [("b", "walked 106 b None"), ("c", "walked 106 a None")] {
+            let pve = PveTree::uncounted("a").unwrap();
+            for owner in ["a", "b"] {
+                let dir = pve.path().join("nodes").join(owner).join("qemu-server");
+                fs::create_dir_all(&dir).unwrap();
+                fs::write(dir.join("106.conf"), "name: x\n").unwrap();
+            }
+            assert_eq!(said(&Tree::new(pve.path().to_owned(), node).list().unwrap()), [expected]);
+        }
+    }
+
+    #[test]
+    fn a_plain_directory_of_configurations_is_a_tree() {
+        let mut pve = PveTree::plain("pvetest").unwrap();
+        pve.put(106, "name: x\n").unwrap();
+        assert_eq!(said(&tree(&pve).list().unwrap()), ["walked 106 pvetest None"]);
+    }
+
+    #[test]
+    fn an_empty_directory_and_a_missing_one_are_no_tree() {
+        let mut pve = PveTree::cluster("pvetest").unwrap();
+        let _stopped = pve.stop().unwrap();
+        assert!(matches!(tree(&pve).list(), Err(ReadError::NoTree(_))));
+        assert!(matches!(Tree::new(pve.path().join("x"), "pvetest").list(), Err(ReadError::NoTree(_))));
+    }
+
+    #[test]
+    fn a_file_may_be_a_mebibyte_long_and_no_longer() {
+        let pve = PveTree::plain("pvetest").unwrap();
+        let path = pve.config(106);
+        fs::write(&path, vec![b'#'; 1 << 20]).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 1 << 20);
+        fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
+        assert!(matches!(read(&path), Err(ReadError::TooLarge(_))));
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_refused_without_waiting() {
+        let pve = PveTree::plain("pvetest").unwrap();
+        let path = |name: &str| pve.path().join(name);
+        fs::write(path("file"), "name: x\n").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+        for name in ["link", "fifo", "qemu-server"] {
+            assert!(matches!(read(&path(name)), Err(ReadError::NotRegular(_))), "{name}");
+        }
+    }
+}

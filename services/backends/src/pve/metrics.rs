@@ -1,0 +1,35 @@
+//! What the inventory counts.
+
+use metrics::{counter, describe_counter, describe_gauge, gauge};
+
+use super::inventory::Inventory;
+use super::reload::Look;
+
+const VMS: &str = "pve_imds_inventory_vms";
+const STALE: &str = "pve_imds_inventory_stale";
+const RELOADS: &str = "pve_imds_inventory_reloads_total";
+
+/// Says what these metrics mean, to the recorder that is installed.
+pub fn describe() {
+    describe_gauge!(VMS, "VMs of the cluster whose configuration is known.");
+    describe_gauge!(STALE, "1 while the configurations cannot be read and the last good ones are served.");
+    describe_counter!(
+        RELOADS,
+        "Looks at the configurations by result: `changed` there was something new, `incomplete` some file could not \
+         be used, `failed` the VMs could not be listed. Looks that found nothing are not counted."
+    );
+}
+
+/// How the inventory stands.
+#[expect(clippy::cast_precision_loss, reason = "there are not 2^52 VMs")]
+pub(super) fn stands(inventory: &Inventory) {
+    gauge!(VMS).set(inventory.len() as f64);
+    gauge!(STALE).set(if inventory.is_stale() { 1.0 } else { 0.0 });
+}
+
+/// How a look ended.
+pub(super) fn looked(look: &Look) {
+    if let Some(result) = look.result() {
+        counter!(RELOADS, "result" => result).increment(1);
+    }
+}

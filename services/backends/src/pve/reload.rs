@@ -1,0 +1,521 @@
+//! One look at the tree: what is new, what stays, what is forgotten.
+//!
+//! In comes the tree as it is now and what was known before; out comes a [`Look`]: the next snapshot if anything changed,
+//! and what happened, for `watch` to log and count. The rules are two tables, [`judge`] for files and the loss of VMs in
+//! [`Loader::forget`]. Refused: to replace a good state by a failure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use std::{mem, panic};
+
+use pve_imds_model::conf;
+use pve_imds_model::vm::VmId;
+use tokio::time::Instant;
+
+use super::files::{self, Listed, Listing, ReadError, Tree};
+use super::inventory::{Digest, Entry, Record, Snapshot};
+
+/// How long an empty file may stand for "being written": Proxmox itself renames, only editors and shells truncate.
+pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
+
+/// What one look found.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// The new state, if it is another.
+    pub(super) snapshot: Option<Snapshot>,
+    /// What happened, by VMID.
+    pub(super) events: Vec<Event>,
+    /// Why nothing at all could be said.
+    pub(super) failed: Option<ReadError>,
+    /// Some listed VM's file could not be used.
+    pub(super) unusable: bool,
+    /// Something is in motion: look again soon.
+    pub(super) unsettled: bool,
+    /// The directories the configurations are in.
+    pub(super) dirs: BTreeSet<PathBuf>,
+    /// Which life of pmxcfs this was.
+    pub(super) start_time: Option<u64>,
+}
+
+impl Look {
+    /// The word for metrics; `None` when nothing was found.
+    pub(super) fn result(&self) -> Option<&'static str> {
+        match self {
+            Self { failed: Some(_), .. } => Some("failed"),
+            Self { unusable: true, .. } => Some("incomplete"),
+            Self { snapshot: Some(_), .. } => Some("changed"),
+            _ => None,
+        }
+    }
+}
+
+/// What happened to a VM.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A new configuration is served.
+    Loaded(Record),
+    /// The same configuration belongs to another node.
+    Moved { vmid: VmId, owner: Arc<str> },
+    /// The configuration cannot be used; the last good one, if any, stays. Told once per reason.
+    Unusable { vmid: VmId, reason: String },
+    /// There is no such VM any more.
+    Forgotten { vmid: VmId },
+}
+
+/// What a file turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// The bytes we know.
+    Same,
+    /// Other bytes.
+    Content,
+    /// White space, or nothing.
+    Blank,
+    /// No bytes.
+    Unreadable,
+}
+
+/// What becomes of what we knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Confirm,
+    Replace,
+    Keep,
+}
+
+/// The table for one listed VM: what its file is now, whether a configuration with content was served before, for how
+/// long the file has been blank.
+fn judge(found: Found, before: bool, blank_for: Duration) -> Verdict {
+    match (found, before) {
+        (Found::Same, _) => Verdict::Confirm,
+        (Found::Content, _) => Verdict::Replace,
+        (Found::Blank, true) if blank_for < EMPTY_GRACE => Verdict::Keep,
+        (Found::Blank, _) => Verdict::Replace,
+        (Found::Unreadable, _) => Verdict::Keep,
+    }
+}
+
+/// Looks at the tree, and remembers between looks.
+pub(super) struct Loader {
+    tree: Tree,
+    /// A `.vmlist` has been read once. From then on it alone decides: its absence means that pmxcfs is being restarted,
+    /// and not that a walk over the empty mount point would tell the truth.
+    counted: bool,
+    start_time: Option<u64>,
+    known: Snapshot,
+    memory: BTreeMap<VmId, Memory>,
+    /// Grows with every file, so that a slow tree can be told from a hung one.
+    progress: Arc<AtomicU64>,
+}
+
+/// What is remembered about a VM besides its record.
+#[derive(Default)]
+struct Memory {
+    /// As it was listed when its file was last read well.
+    seen: Option<Listed>,
+    /// Since when the file has been blank.
+    blank_since: Option<Instant>,
+    /// The walk before this one did not come by it.
+    missed: bool,
+    /// The complaint that was made last.
+    complaint: Option<String>,
+}
+
+impl Loader {
+    pub(super) fn new(tree: Tree, progress: Arc<AtomicU64>) -> Self {
+        Self { tree, counted: false, start_time: None, known: Snapshot::new(), memory: BTreeMap::new(), progress }
+    }
+
+    /// Looks at the list and at every file that may have changed: those whose count did, those in `touched`, all where
+    /// nobody counts or all counts began anew.
+    pub(super) fn look(&mut self, touched: &BTreeSet<VmId>, now: Instant) -> Look {
+        // Before the list: a restart between the two is then seen by the next look at the latest.
+        let mut look = Look { start_time: self.tree.start_time(), ..Look::default() };
+        let anew = look.start_time != self.start_time;
+        let listing = if self.counted { self.tree.counted().map(Listing::Counted) } else { self.tree.list() };
+        let (counted, listed) = match listing {
+            Ok(Listing::Counted(listed)) => (true, listed),
+            Ok(Listing::Walked(listed)) => (false, listed),
+            Err(error) => {
+                look.failed = Some(error);
+                look.unsettled = true;
+                return look;
+            }
+        };
+        self.counted = counted;
+        self.start_time = look.start_time;
+        look.dirs = self.tree.dirs(listed.values());
+
+        let mut changed = self.forget(&listed, &mut look);
+        for (&vmid, listed) in &listed {
+            let memory = self.memory.entry(vmid).or_default();
+            memory.missed = false;
+            let seen = listed.version.is_some() && memory.seen.as_ref() == Some(listed);
+            if !seen || anew || touched.contains(&vmid) {
+                changed |= self.reload(vmid, listed, now, &mut look);
+            }
+        }
+        look.snapshot = changed.then(|| self.known.clone());
+        look
+    }
+
+    /// The table of losses: a count tells the truth at once, a walk has to say it twice.
+    fn forget(&mut self, listed: &BTreeMap<VmId, Listed>, look: &mut Look) -> bool {
+        let mut changed = false;
+        let (counted, known) = (self.counted, &mut self.known);
+        self.memory.retain(|vmid, memory| {
+            if listed.contains_key(vmid) {
+                return true;
+            }
+            let lost = counted || memory.missed;
+            memory.missed = true;
+            look.unsettled = true;
+            if lost && known.remove(vmid).is_some() {
+                look.events.push(Event::Forgotten { vmid: *vmid });
+                changed = true;
+            } else if let Some(entry) = known.get_mut(vmid) {
+                changed |= !mem::replace(&mut entry.record.stale, true);
+            }
+            !lost
+        });
+        changed
+    }
+
+    /// Reads one file and does what [`judge`] says; whether anything changed.
+    fn reload(&mut self, vmid: VmId, listed: &Listed, now: Instant, look: &mut Look) -> bool {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        let memory = self.memory.entry(vmid).or_default();
+        let before = self.known.get_mut(&vmid);
+        let fresh = fetch(vmid, listed, before.as_ref().map(|entry| entry.record.digest));
+        let found = match &fresh {
+            Ok(None) => Found::Same,
+            Ok(Some(fresh)) if fresh.blank => Found::Blank,
+            Ok(Some(_)) => Found::Content,
+            Err(_) => Found::Unreadable,
+        };
+        let blank_since = (found == Found::Blank).then(|| memory.blank_since.unwrap_or(now));
+        let blank_for = blank_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        let verdict = judge(found, before.as_ref().is_some_and(|entry| entry.record.ready), blank_for);
+
+        memory.blank_since = blank_since;
+        if verdict == Verdict::Keep {
+            let reason = fresh.err().unwrap_or_else(|| String::from("it is empty"));
+            memory.seen = None;
+            look.unusable = true;
+            look.unsettled = true;
+            if memory.complaint.as_ref() != Some(&reason) {
+                memory.complaint = Some(reason.clone());
+                look.events.push(Event::Unusable { vmid, reason });
+            }
+            return before.is_some_and(|entry| !mem::replace(&mut entry.record.stale, true));
+        }
+        memory.seen = Some(listed.clone());
+        memory.complaint = None;
+        match (fresh, before) {
+            (Ok(Some(Fresh { record, .. })), _) => {
+                look.events.push(Event::Loaded(record.clone()));
+                self.known.insert(vmid, Entry::new(record));
+                true
+            }
+            (_, Some(Entry { record, .. })) => {
+                let moved = record.owner != listed.owner;
+                if moved {
+                    record.owner = Arc::clone(&listed.owner);
+                    look.events.push(Event::Moved { vmid, owner: Arc::clone(&listed.owner) });
+                }
+                mem::take(&mut record.stale) || moved
+            }
+            (_, None) => false,
+        }
+    }
+}
+
+/// A configuration that was not known yet.
+struct Fresh {
+    record: Record,
+    blank: bool,
+}
+
+/// Reads and parses a configuration. `None`: it is the one we know.
+fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fresh>, String> {
+    let bytes = files::read(&listed.path).map_err(|error| chain(&error))?;
+    let digest = Digest::of(&bytes);
+    if known == Some(digest) {
+        return Ok(None);
+    }
+    // Whoever may edit one VM's Notes chooses these bytes; no choice may stop the others from being read.
+    let parsed = panic::catch_unwind(|| conf::parse(vmid, &bytes));
+    let parsed = parsed.map_err(|_| String::from("the parser failed"))?;
+    let record = Record {
+        ready: parsed.is_ready(),
+        warnings: parsed.warnings.into(),
+        vm: Arc::new(parsed.vm),
+        owner: Arc::clone(&listed.owner),
+        digest,
+        stale: false,
+    };
+    Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty() }))
+}
+
+/// An error and its causes on one line.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::testing::PveTree;
+
+    const GOOD: &str = "name: good\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+
+    /// A loader, the tree it looks at, and the time.
+    struct Bench {
+        pve: PveTree,
+        loader: Loader,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new(pve: PveTree) -> Self {
+            let loader = Loader::new(Tree::new(pve.path().to_owned(), "pve1"), Arc::default());
+            Self { pve, loader, now: Instant::now() }
+        }
+
+        fn counted() -> Self {
+            Self::new(PveTree::cluster("pve1").unwrap())
+        }
+
+        /// Looks, and says what happened in one word for each event.
+        fn look(&mut self) -> Vec<String> {
+            self.look_at(&[])
+        }
+
+        fn look_at(&mut self, touched: &[u32]) -> Vec<String> {
+            let touched = touched.iter().map(|vmid| VmId::new(*vmid).unwrap()).collect();
+            let look = self.loader.look(&touched, self.now);
+            let events = look.events.iter().map(|event| match event {
+                Event::Loaded(record) => {
+                    format!("loaded {} {}", record.vm.vmid, record.vm.name.as_deref().unwrap_or("-"))
+                }
+                Event::Moved { vmid, owner } => format!("moved {vmid} {owner}"),
+                Event::Unusable { vmid, .. } => format!("unusable {vmid}"),
+                Event::Forgotten { vmid } => format!("forgotten {vmid}"),
+            });
+            events.chain(look.failed.iter().map(|_| String::from("failed"))).collect()
+        }
+
+        /// What is served for 106.
+        fn serves(&self) -> String {
+            match self.loader.known.get(&VmId::new(106).unwrap()) {
+                None => String::from("nothing"),
+                Some(Entry { record, .. }) => {
+                    let name = record.vm.name.as_deref().unwrap_or("-");
+                    format!("{name}{}", if record.stale { " stale" } else { "" })
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_judged_by_the_table() {
+        let (at_once, in_time, late) = (Duration::ZERO, EMPTY_GRACE - Duration::from_millis(1), EMPTY_GRACE);
+        for (found, before, blank_for, expected) in [
+            (Found::Same, true, at_once, Verdict::Confirm),
+            (Found::Same, false, at_once, Verdict::Confirm),
+            (Found::Content, true, at_once, Verdict::Replace),
+            (Found::Content, false, at_once, Verdict::Replace),
+            (Found::Blank, true, at_once, Verdict::Keep),
+            (Found::Blank, true, in_time, Verdict::Keep),
+            (Found::Blank, true, late, Verdict::Replace),
+            (Found::Blank, false, at_once, Verdict::Replace),
+            (Found::Unreadable, true, late, Verdict::Keep),
+            (Found::Unreadable, false, late, Verdict::Keep),
+        ] {
+            assert_eq!(judge(found, before, blank_for), expected, "{found:?} {before} {blank_for:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_counted_is_read_again() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, "name: one\n").unwrap();
+        bench.pve.put(107, "name: two\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 106 one", "loaded 107 two"]);
+        let files = bench.loader.progress.load(Ordering::Relaxed);
+        assert_eq!(bench.look(), [""; 0]);
+        assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files);
+        bench.pve.put(107, "name: six\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 107 six"]);
+        assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files + 1);
+    }
+
+    #[test]
+    fn a_hint_is_followed_where_the_count_says_nothing() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, "name: one\n").unwrap();
+        bench.look();
+        fs::write(bench.pve.config(106), "name: two\n").unwrap();
+        assert_eq!(bench.look(), [""; 0]);
+        assert_eq!(bench.look_at(&[106, 999]), ["loaded 106 two"]);
+    }
+
+    #[test]
+    fn the_same_bytes_again_are_no_change() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        bench.pve.put_in_place(106, GOOD).unwrap();
+        assert_eq!(bench.look(), [""; 0]);
+    }
+
+    #[test]
+    fn an_edit_in_place_of_equal_length_is_seen_with_and_without_counts() {
+        for pve in [PveTree::cluster("pve1"), PveTree::uncounted("pve1"), PveTree::plain("pve1")] {
+            let mut bench = Bench::new(pve.unwrap());
+            bench.pve.put(106, "name: one\n").unwrap();
+            bench.look();
+            bench.pve.put_in_place(106, "name: two\n").unwrap();
+            assert_eq!(bench.look(), ["loaded 106 two"]);
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_moves_is_the_same_one() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        bench.pve.migrate(106, "pve2").unwrap();
+        assert_eq!(bench.look(), ["moved 106 pve2"]);
+        assert_eq!(bench.serves(), "good");
+    }
+
+    #[test]
+    fn a_file_that_is_empty_for_a_moment_wipes_nothing() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        bench.pve.put_in_place(106, " \n").unwrap();
+        assert_eq!(bench.look(), ["unusable 106"]);
+        assert_eq!(bench.serves(), "good stale");
+        assert_eq!(bench.look(), [""; 0], "told once");
+        bench.pve.put_in_place(106, GOOD).unwrap();
+        assert_eq!(bench.look(), [""; 0]);
+        assert_eq!(bench.serves(), "good");
+    }
+
+    #[test]
+    fn a_file_that_stays_empty_is_a_vm_without_content() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        bench.pve.put_in_place(106, "").unwrap();
+        bench.look();
+        bench.now += EMPTY_GRACE;
+        assert_eq!(bench.look(), ["loaded 106 -"]);
+        assert_eq!(bench.serves(), "-");
+    }
+
+    #[test]
+    fn a_placeholder_replaces_at_once() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        bench.pve.put(106, "lock: destroyed\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 106 -"]);
+        assert!(!bench.loader.known[&VmId::new(106).unwrap()].record.ready);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_wipes_nothing_and_is_read_again() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        let path = bench.pve.config(106);
+        // As many bytes as no configuration has.
+        bench.pve.put(106, &"#".repeat((1 << 20) + 1)).unwrap();
+        assert_eq!(bench.look(), ["unusable 106"]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(bench.look(), ["unusable 106"], "another reason is told again");
+        fs::create_dir(&path).unwrap();
+        bench.now += Duration::from_secs(3600);
+        assert_eq!(bench.look(), ["unusable 106"]);
+        assert_eq!(bench.serves(), "good stale");
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "name: mended\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 106 mended"]);
+    }
+
+    #[test]
+    fn what_the_list_has_lost_is_forgotten_at_once() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.pve.put(107, GOOD).unwrap();
+        bench.look();
+        bench.pve.remove(106).unwrap();
+        bench.pve.make_container(107).unwrap();
+        assert_eq!(bench.look(), ["forgotten 106", "forgotten 107"]);
+        bench.pve.put(106, "name: reborn\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 106 reborn"]);
+    }
+
+    #[test]
+    fn what_a_walk_has_missed_is_forgotten_when_the_next_misses_it_too() {
+        for pve in [PveTree::uncounted("pve1"), PveTree::plain("pve1")] {
+            let mut bench = Bench::new(pve.unwrap());
+            bench.pve.put(106, GOOD).unwrap();
+            bench.look();
+            bench.pve.remove(106).unwrap();
+            assert_eq!(bench.look(), [""; 0]);
+            assert_eq!(bench.serves(), "good stale");
+            bench.pve.put(106, GOOD).unwrap();
+            assert_eq!(bench.look(), [""; 0]);
+            assert_eq!(bench.serves(), "good");
+            bench.pve.remove(106).unwrap();
+            bench.look();
+            assert_eq!(bench.look(), ["forgotten 106"]);
+            assert_eq!(bench.serves(), "nothing");
+        }
+    }
+
+    #[test]
+    fn a_restart_of_the_file_system_loses_nothing_and_counts_anew() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        let stopped = bench.pve.stop().unwrap();
+        for _ in 0..3 {
+            assert_eq!(bench.look(), ["failed"]);
+        }
+        assert_eq!(bench.serves(), "good");
+        // Written while it was away; the new count happens to be the old one.
+        bench.pve.start(&stopped).unwrap();
+        fs::write(bench.pve.config(106), "name: other\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 106 other"]);
+    }
+
+    #[test]
+    fn an_empty_mount_point_with_directories_is_no_proof_once_there_was_a_list() {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        let _stopped = bench.pve.stop().unwrap();
+        fs::create_dir_all(bench.pve.path().join("nodes/pve1/qemu-server")).unwrap();
+        for _ in 0..3 {
+            assert_eq!(bench.look(), ["failed"]);
+        }
+        assert_eq!(bench.serves(), "good");
+    }
+}

@@ -1,0 +1,224 @@
+//! The two threads that keep the inventory true.
+//!
+//! One *works*: it alone touches the tree, one look at a time, so a mount that hangs holds this thread and no other. One
+//! *waits*: for the poll, for inotify's hints and for the worker; when a look hangs it marks the inventory stale, and the
+//! end of that look is the next try. In come hints; out go snapshots, log lines and metrics. Refused: log lines with
+//! anything from the Notes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+
+use pve_imds_model::fault::Outcome;
+use pve_imds_model::vm::VmId;
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use super::files::Tree;
+use super::hints::Hints;
+use super::inventory::{Inventory, Record, Settings};
+use super::metrics;
+use super::pace::{Act, Pace};
+use super::reload::{Event, Loader, Look, chain};
+
+/// Keeps the inventory true for as long as it lives.
+#[derive(Debug)]
+#[must_use = "when this is dropped, the inventory is not kept up to date any more"]
+pub struct Watcher {
+    wake: Sender<Wake>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Not joined: the worker may hang in a read for as long as the mount does.
+        _ = self.wake.send(Wake::Stop);
+    }
+}
+
+/// What the waiting thread waits for.
+#[derive(Debug)]
+enum Wake {
+    /// inotify's hint; see [`Hints`].
+    Touched(Option<VmId>),
+    /// The worker is back.
+    Looked {
+        failed: bool,
+        unsettled: bool,
+    },
+    Stop,
+}
+
+impl Inventory {
+    /// Starts to watch. The first look has ended when this returns, unless the tree hangs (1 s).
+    ///
+    /// A directory that is missing or unreadable is no error: the inventory is then empty and stale, the log says so once,
+    /// and every poll tries again.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn open(settings: Settings) -> io::Result<(Arc<Self>, Watcher)> {
+        let Settings { dir, node, poll, events } = settings;
+        let inventory = Arc::new(Self::empty());
+        let progress = Arc::new(AtomicU64::new(0));
+        let (wake, wakes) = channel();
+        let (order, orders) = channel();
+        let (ready, opened) = channel();
+
+        let hints = events.then(|| listen(wake.clone())).flatten();
+        let loader = Loader::new(Tree::new(dir.clone(), &node), Arc::clone(&progress));
+        let worker = Worker { dir, loader, hints, inventory: Arc::clone(&inventory), first: true, failing: false };
+        let report = wake.clone();
+        thread::Builder::new().name("pve-files".into()).spawn(move || worker.run(&orders, &report))?;
+
+        let pace = Pace::new(poll, Instant::now());
+        let waiter = Waiter { pace, progress, inventory: Arc::clone(&inventory) };
+        thread::Builder::new().name("pve-watch".into()).spawn(move || waiter.run(&wakes, &order, ready))?;
+
+        // Comes back as an error, when the other end is dropped.
+        _ = opened.recv();
+        Ok((inventory, Watcher { wake }))
+    }
+}
+
+fn listen(wake: Sender<Wake>) -> Option<Hints> {
+    let hints = Hints::new(move |vmid| _ = wake.send(Wake::Touched(vmid)));
+    hints.inspect_err(|error| warn!(error = chain(error), "inotify is not available; changes are seen by polling")).ok()
+}
+
+// === impl Waiter ===
+
+/// The waiting thread.
+struct Waiter {
+    pace: Pace,
+    progress: Arc<AtomicU64>,
+    inventory: Arc<Inventory>,
+}
+
+impl Waiter {
+    /// Drops `opened` when the first look has ended or hangs.
+    fn run(mut self, wakes: &Receiver<Wake>, order: &Sender<BTreeSet<VmId>>, opened: Sender<()>) {
+        let mut opened = Some(opened);
+        loop {
+            match receive(wakes, self.pace.wake_at()) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) | Ok(Wake::Stop) => return,
+                Ok(Wake::Touched(vmid)) => self.pace.touched(vmid, Instant::now()),
+                Ok(Wake::Looked { failed, unsettled }) => {
+                    self.inventory.set_stale(failed);
+                    self.pace.looked(unsettled, Instant::now());
+                    metrics::stands(&self.inventory);
+                    drop(opened.take());
+                }
+            }
+            match self.pace.elapsed(self.progress.load(Ordering::Relaxed), Instant::now()) {
+                Act::Wait => {}
+                Act::Look(touched) => {
+                    if order.send(touched).is_err() {
+                        return;
+                    }
+                }
+                Act::Hung => {
+                    error!("reading the configurations hangs; serving the last good ones");
+                    self.inventory.set_stale(true);
+                    metrics::stands(&self.inventory);
+                    drop(opened.take());
+                }
+            }
+        }
+    }
+}
+
+fn receive(wakes: &Receiver<Wake>, until: Option<Instant>) -> Result<Wake, RecvTimeoutError> {
+    match until {
+        Some(until) => wakes.recv_timeout(until.saturating_duration_since(Instant::now())),
+        None => wakes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    }
+}
+
+// === impl Worker ===
+
+/// The working thread.
+struct Worker {
+    dir: PathBuf,
+    loader: Loader,
+    hints: Option<Hints>,
+    inventory: Arc<Inventory>,
+    first: bool,
+    failing: bool,
+}
+
+impl Worker {
+    fn run(mut self, orders: &Receiver<BTreeSet<VmId>>, report: &Sender<Wake>) {
+        while let Ok(touched) = orders.recv() {
+            let mut look = self.loader.look(&touched, Instant::now());
+            let deaf = self.listen(&look);
+            metrics::looked(&look);
+            if let Some(snapshot) = look.snapshot.take() {
+                self.inventory.publish(snapshot);
+            }
+            self.tell(&look);
+            let done = Wake::Looked { failed: look.failed.is_some(), unsettled: look.unsettled || deaf };
+            if report.send(done).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Listens to where this look has found configurations; whether something could have gone unheard.
+    fn listen(&mut self, look: &Look) -> bool {
+        match (&mut self.hints, &look.failed) {
+            (None, _) => false,
+            (Some(hints), None) => hints.arm(&look.dirs, look.start_time),
+            (Some(hints), Some(_)) => {
+                hints.disarm_all();
+                false
+            }
+        }
+    }
+
+    /// Logs what a look has found.
+    fn tell(&mut self, look: &Look) {
+        for event in &look.events {
+            match event {
+                Event::Loaded(record) => self.tell_of(record),
+                Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
+                Event::Unusable { vmid, reason } => warn!(%vmid, reason, "configuration cannot be read"),
+                Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
+            }
+        }
+        if let Some(error) = &look.failed {
+            if !self.failing {
+                error!(error = chain(error), "the VMs cannot be listed; serving what is known, trying again");
+            }
+        } else if self.first || self.failing {
+            info!(vms = self.inventory.len(), dir = %self.dir.display(), "configurations loaded");
+        }
+        self.failing = look.failed.is_some();
+        self.first &= self.failing;
+    }
+
+    fn tell_of(&self, record: &Record) {
+        let Record { vm, owner, digest, .. } = record;
+        let vmid = vm.vmid;
+        // A node has up to a thousand of them, and their number is told at the end.
+        if self.first {
+            debug!(%vmid, %owner, %digest, "configuration loaded");
+        } else {
+            info!(%vmid, %owner, %digest, "configuration changed");
+        }
+        for warning in record.warnings.iter() {
+            warn!(%vmid, line = warning.line, reason = %warning.reason, "line of the configuration not used");
+        }
+        let user_data = vm.notes.user_data.as_ref().and_then(|block| block.as_ref().err());
+        let network_config = vm.notes.network_config.as_ref().and_then(|block| block.as_ref().err());
+        for (block, error) in [("user-data", user_data), ("network-config", network_config)] {
+            if let Some(error) = error {
+                warn!(%vmid, block, outcome = %Outcome::NotesInvalid, reason = %error, "block of the Notes not used");
+            }
+        }
+    }
+}

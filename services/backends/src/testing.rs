@@ -1,0 +1,239 @@
+//! A pretend `/etc/pve`: real files in a directory of their own, written the way Proxmox writes them.
+//!
+//! In come configurations; out comes a tree whose `.vmlist` and `.version` count as pmxcfs counts. What it does not
+//! pretend: other nodes' writes without an inotify event (open the inventory without events for that), modes and quorum.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use pve_imds_model::vm::VmId;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::pve::Settings;
+
+/// A tree like `/etc/pve`; gone when dropped. `vmid`s are plain numbers, because names that are no VMID are tried too.
+#[derive(Debug)]
+pub struct PveTree {
+    root: TempDir,
+    node: String,
+    layout: Layout,
+    start_time: u64,
+    count: u64,
+    guests: BTreeMap<u32, Guest>,
+}
+
+#[derive(Debug)]
+struct Guest {
+    node: String,
+    kind: &'static str,
+    version: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Counted,
+    Nodes,
+    Plain,
+}
+
+impl PveTree {
+    /// As on a node of a cluster: `nodes/<node>/qemu-server`, `.vmlist`, `.version`.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn cluster(node: &str) -> io::Result<Self> {
+        Self::new(node, Layout::Counted)
+    }
+
+    /// A cluster's directories, and nobody who counts: no `.vmlist`, no `.version`.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn uncounted(node: &str) -> io::Result<Self> {
+        Self::new(node, Layout::Nodes)
+    }
+
+    /// Nothing but `qemu-server`.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn plain(node: &str) -> io::Result<Self> {
+        Self::new(node, Layout::Plain)
+    }
+
+    fn new(node: &str, layout: Layout) -> io::Result<Self> {
+        let root = tempfile::Builder::new().prefix("imdst-pve-").tempdir()?;
+        let tree = Self { root, node: node.to_owned(), layout, start_time: 1000, count: 0, guests: BTreeMap::new() };
+        tree.make()?;
+        Ok(tree)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Settings for an inventory of this tree.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        Settings { dir: self.path().to_owned(), node: self.node.clone(), ..Settings::default() }
+    }
+
+    /// The file of a VM, whether it exists or not.
+    #[must_use]
+    pub fn config(&self, vmid: u32) -> PathBuf {
+        let node = self.guests.get(&vmid).map_or(&self.node, |guest| &guest.node);
+        self.configs(node).join(format!("{vmid}.conf"))
+    }
+
+    /// A VM appears on this node, or its configuration is replaced as Proxmox does it: another file, then renamed.
+    ///
+    /// # Errors
+    /// A file cannot be written; so for all that follow.
+    pub fn put(&mut self, vmid: u32, config: &str) -> io::Result<()> {
+        let path = self.config(vmid);
+        let temporary = path.with_extension(format!("conf.tmp.{}", process::id()));
+        fs::write(&temporary, config)?;
+        fs::rename(&temporary, &path)?;
+        self.counted(vmid, 1)
+    }
+
+    /// The file itself is written over, as editors and shells do it.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn put_in_place(&mut self, vmid: u32, config: &str) -> io::Result<()> {
+        fs::write(self.config(vmid), config)?;
+        self.counted(vmid, 2)
+    }
+
+    /// The configuration goes to another node, as the last step of a migration.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn migrate(&mut self, vmid: u32, node: &str) -> io::Result<()> {
+        let from = self.config(vmid);
+        fs::create_dir_all(self.configs(node))?;
+        fs::rename(from, self.configs(node).join(format!("{vmid}.conf")))?;
+        if let Some(guest) = self.guests.get_mut(&vmid) {
+            node.clone_into(&mut guest.node);
+        }
+        self.counted(vmid, 2)
+    }
+
+    /// The VM is gone.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn remove(&mut self, vmid: u32) -> io::Result<()> {
+        fs::remove_file(self.config(vmid))?;
+        self.guests.remove(&vmid);
+        self.count += 1;
+        self.write_status()
+    }
+
+    /// The number is a container's from now on.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn make_container(&mut self, vmid: u32) -> io::Result<()> {
+        if let Some(guest) = self.guests.get_mut(&vmid) {
+            guest.kind = "lxc";
+        }
+        self.counted(vmid, 1)
+    }
+
+    /// pmxcfs stops: an empty directory is left. The returned contents are for [`PveTree::start`].
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn stop(&mut self) -> io::Result<Stopped> {
+        let kept = TempDir::new()?;
+        for entry in fs::read_dir(self.path())? {
+            let entry = entry?;
+            fs::rename(entry.path(), kept.path().join(entry.file_name()))?;
+        }
+        Ok(Stopped(kept))
+    }
+
+    /// pmxcfs starts again: all counters begin anew.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn start(&mut self, stopped: &Stopped) -> io::Result<()> {
+        for entry in fs::read_dir(stopped.0.path())? {
+            let entry = entry?;
+            fs::rename(entry.path(), self.path().join(entry.file_name()))?;
+        }
+        self.start_time += 1;
+        self.count = 0;
+        for guest in self.guests.values_mut() {
+            self.count += 1;
+            guest.version = self.count;
+        }
+        self.write_status()
+    }
+
+    fn make(&self) -> io::Result<()> {
+        fs::create_dir_all(self.configs(&self.node))?;
+        self.write_status()
+    }
+
+    fn configs(&self, node: &str) -> PathBuf {
+        match self.layout {
+            Layout::Plain => self.path().join("qemu-server"),
+            Layout::Counted | Layout::Nodes => self.path().join("nodes").join(node).join("qemu-server"),
+        }
+    }
+
+    /// A write of `vmid`'s file has happened; `by` is what pmxcfs adds for its kind.
+    fn counted(&mut self, vmid: u32, by: u64) -> io::Result<()> {
+        self.count += by;
+        let node = self.node.clone();
+        let guest = self.guests.entry(vmid).or_insert_with(|| Guest { node, kind: "qemu", version: 0 });
+        guest.version = self.count;
+        self.write_status()
+    }
+
+    fn write_status(&self) -> io::Result<()> {
+        if self.layout != Layout::Counted {
+            return Ok(());
+        }
+        let guest = |guest: &Guest| json!({ "node": guest.node, "type": guest.kind, "version": guest.version });
+        let ids: serde_json::Map<_, _> = self.guests.iter().map(|(id, it)| (id.to_string(), guest(it))).collect();
+        self.status(".vmlist", &json!({ "version": self.count, "ids": ids }))?;
+        self.status(".version", &json!({ "starttime": self.start_time, "vmlist": self.count }))
+    }
+
+    /// Readers see one status or the other, never half of one.
+    fn status(&self, name: &str, value: &serde_json::Value) -> io::Result<()> {
+        let temporary = self.path().join(format!("{name}.tmp"));
+        fs::write(&temporary, value.to_string())?;
+        fs::rename(temporary, self.path().join(name))
+    }
+}
+
+/// What a stopped pmxcfs will show again.
+#[derive(Debug)]
+pub struct Stopped(TempDir);
+
+/// A small but complete configuration: a name, an UUID and one NIC, all told apart by `vmid`; `notes` becomes the Notes.
+#[must_use]
+pub fn sample_config(vmid: VmId, notes: &str) -> String {
+    let number = vmid.get();
+    let mut config = String::new();
+    for line in notes.lines() {
+        config += &format!("#{}\n", line.replace('%', "%25").replace(':', "%3A"));
+    }
+    let mac = format!("BC:24:11:{:02X}:{:02X}:{:02X}", number >> 16 & 0xff, number >> 8 & 0xff, number & 0xff);
+    config
+        + &format!(
+            "memory: 512\nname: vm{number}\nnet0: virtio={mac},bridge=vmbr0\nostype: l26\n\
+             smbios1: uuid=00000000-0000-4000-8000-{number:012}\n"
+        )
+}
