@@ -87,3 +87,70 @@ fn read(event: &notify::Event) -> Vec<Option<VmId>> {
 fn vmid(path: &Path) -> Option<VmId> {
     config_name(path.file_name()?.to_str()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// More than inotify ever takes, and reached only by a test that fails.
+    const LONG: Duration = Duration::from_secs(5);
+
+    fn hints() -> (Hints, Receiver<Option<VmId>>) {
+        let (tx, rx) = channel();
+        (Hints::new(move |vmid| _ = tx.send(vmid)).unwrap(), rx)
+    }
+
+    fn heard(rx: &Receiver<Option<VmId>>) -> Option<u32> {
+        rx.recv_timeout(LONG).unwrap().map(VmId::get)
+    }
+
+    #[test]
+    fn finished_writes_moves_and_removals_are_heard_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut hints, rx) = hints();
+        assert!(hints.arm(&BTreeSet::from([dir.path().to_owned()]), None));
+        let path = |name: &str| dir.path().join(name);
+
+        // None of these is a hint; the first one that is comes after all of them.
+        let mut file = fs::File::create(path("106.conf")).unwrap();
+        std::io::Write::write_all(&mut file, b"name: half").unwrap();
+        fs::write(path("107.conf.tmp.4711"), "name: x\n").unwrap();
+        fs::write(path("notes.txt"), "x").unwrap();
+        fs::read(path("106.conf")).unwrap();
+        fs::rename(path("107.conf.tmp.4711"), path("107.conf")).unwrap();
+        assert_eq!(heard(&rx), Some(107));
+        drop(file);
+        while heard(&rx) != Some(106) {}
+        fs::remove_file(path("107.conf")).unwrap();
+        assert_eq!(heard(&rx), Some(107));
+    }
+
+    #[test]
+    fn a_directory_in_place_of_another_is_listened_to_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("qemu-server");
+        let dirs = BTreeSet::from([dir.clone()]);
+        let (mut hints, rx) = hints();
+        assert!(!hints.arm(&dirs, Some(1)), "it does not exist");
+        fs::create_dir(&dir).unwrap();
+        assert!(hints.arm(&dirs, Some(1)));
+        assert!(!hints.arm(&dirs, Some(1)), "nothing is new");
+        fs::rename(&dir, root.path().join("old")).unwrap();
+        fs::create_dir(&dir).unwrap();
+        assert!(hints.arm(&dirs, Some(1)));
+        fs::write(dir.join("106.conf"), "name: x\n").unwrap();
+        assert_eq!(heard(&rx), Some(106));
+        assert!(hints.arm(&dirs, Some(2)), "another life of pmxcfs");
+        hints.disarm_all();
+        assert!(hints.arm(&dirs, Some(2)));
+    }
+
+    #[test]
+    fn lost_events_are_a_hint_at_nobody_in_particular() {
+        let event = notify::Event::new(EventKind::Other).set_flag(Flag::Rescan);
+        assert_eq!(read(&event), [None]);
+    }
+}
