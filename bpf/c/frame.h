@@ -185,6 +185,15 @@ static __noinline int find_neighbour(struct __sk_buff *skb, __u32 offset, __u8 n
 	return NEIGHBOUR_UNREADABLE;
 }
 
+/* Spares a ping the walk: the cursor stands behind the fixed header and sees a message that is none of the two. */
+static __always_inline bool other_message(struct cursor *cursor, __u8 next)
+{
+	if (next != IPPROTO_ICMPV6)
+		return false;
+	__u8 *kind = TAKE(cursor, __u8);
+	return kind && *kind != NEIGHBOUR_SOLICITATION && *kind != NEIGHBOUR_ADVERTISEMENT;
+}
+
 /* Where the header behind a fixed IPv6 header begins. */
 static __always_inline __u32 behind_ipv6(const struct cursor *cursor)
 {

@@ -112,7 +112,7 @@ static __always_inline int steer_ipv6(struct __sk_buff *skb, struct cursor *curs
 		return STEER_CLAIM;
 	if (metadata_ipv6(&ip->daddr))
 		return STEER_IPV6;
-	if (!may_hold_neighbour(ip->nexthdr))
+	if (!may_hold_neighbour(ip->nexthdr) || other_message(cursor, ip->nexthdr))
 		return NEXT;
 
 	switch (find_neighbour(skb, behind_ipv6(cursor), ip->nexthdr, true)) {
@@ -228,7 +228,7 @@ static __always_inline int shield_ipv6(struct __sk_buff *skb, struct cursor *cur
 		return SHORT;
 	if (metadata_ipv6(&ip->saddr))
 		return SHIELD_CLAIM_IPV6;
-	if (!may_hold_neighbour(ip->nexthdr))
+	if (!may_hold_neighbour(ip->nexthdr) || other_message(cursor, ip->nexthdr))
 		return NEXT;
 
 	switch (find_neighbour(skb, behind_ipv6(cursor), ip->nexthdr, false)) {
