@@ -1,0 +1,196 @@
+//! Turns faults into answers, in the language of the client at hand. The only place that does.
+//!
+//! Below it errors are errors, above it there are only answers. Datasource clients get a plain status, one word and,
+//! where waiting helps, `Retry-After`. iPXE gets a script that lets the machine boot from its disk, and **never**
+//! `Retry-After`: it obeys that header on any status and would ask for ever. Each fault is logged once, here, with its
+//! chain of causes; the guest never sees those.
+//!
+//! ```
+//! use http::{Request, Response};
+//! use pve_imds_middleware::{ResponseBody, rescue::RescueLayer};
+//! use pve_imds_model::{fault::Fault, request::Link, tap::TapName};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+//! let service = ServiceBuilder::new().layer(RescueLayer::new(link)).service(service_fn(|_: Request<()>| async {
+//!     Err::<Response<ResponseBody>, _>(Fault::not_found())
+//! }));
+//! let response = service.oneshot(Request::new(())).await.unwrap();
+//! assert_eq!(response.status(), 404);
+//! # }
+//! ```
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Request, Response, StatusCode};
+use pin_project_lite::pin_project;
+use pve_imds_model::fault::{Fault, RetryAfter};
+use pve_imds_model::request::{Endpoint, Link};
+use tower::{Layer, Service};
+
+use crate::budget::LogBudget;
+use crate::{ResponseBody, full};
+
+/// What a machine that boots from the network gets when we cannot help it: go on to the next boot device. The line
+/// break after `#!ipxe` is needed, or BIOS builds run the text as machine code.
+pub const IPXE_EXIT: &str = "#!ipxe\nexit\n";
+
+/// The answer to a request that failed: pure, so that it is a table.
+///
+/// A 403 stays one also for iPXE: it is no failure of ours but a refusal to talk to a proxy or a foreign name, and
+/// iPXE sends neither.
+#[must_use]
+pub fn answer(fault: &Fault, endpoint: Endpoint) -> Response<ResponseBody> {
+    let script = endpoint == Endpoint::Pxe && fault.status() != StatusCode::FORBIDDEN.as_u16();
+    let (status, body) = match (script, fault.text()) {
+        (true, _) => (StatusCode::OK, Bytes::from_static(IPXE_EXIT.as_bytes())),
+        (false, "") => (status_of(fault), Bytes::new()),
+        (false, text) => (status_of(fault), Bytes::from(format!("{text}\n"))),
+    };
+    let mut response = Response::new(full(body.clone()));
+    *response.status_mut() = status;
+    response.extensions_mut().insert(fault.outcome());
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    if !body.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    }
+    if !script {
+        if let Some(wait) = fault.retry_after().map(RetryAfter::seconds) {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait));
+        }
+        if let Some(allow) = fault.allow() {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+    }
+    if fault.status() == StatusCode::PAYLOAD_TOO_LARGE.as_u16() {
+        // What is left of the body is never read, so nothing can follow it on this connection.
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn status_of(fault: &Fault) -> StatusCode {
+    StatusCode::from_u16(fault.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// Makes [`Rescue`] for one interface.
+#[derive(Clone, Debug)]
+pub struct RescueLayer {
+    link: Link,
+    budget: LogBudget,
+}
+
+impl RescueLayer {
+    /// Faults are logged under the name of `link`.
+    #[must_use]
+    pub fn new(link: Link) -> Self {
+        Self { link, budget: LogBudget::new() }
+    }
+}
+
+impl<S> Layer<S> for RescueLayer {
+    type Service = Rescue<S>;
+
+    fn layer(&self, inner: S) -> Rescue<S> {
+        Rescue { inner, log: FaultLog { link: self.link, budget: self.budget.clone() } }
+    }
+}
+
+/// Answers for those below when they fail.
+#[derive(Clone, Debug)]
+pub struct Rescue<S> {
+    inner: S,
+    log: FaultLog,
+}
+
+impl<S, B> Service<Request<B>> for Rescue<S>
+where
+    S: Service<Request<B>, Response = Response<ResponseBody>, Error = Fault>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = ResponseFuture<S::Future>;
+
+    /// A fault before there is a request belongs to nobody; the request that is made next meets it.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx).map(|_| Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let endpoint = request.extensions().get().copied();
+        let endpoint = endpoint.unwrap_or_else(|| Endpoint::classify(request.uri().path()));
+        ResponseFuture { inner: self.inner.call(request), endpoint, log: self.log.clone() }
+    }
+}
+
+pin_project! {
+    /// An answer, always.
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        endpoint: Endpoint,
+        log: FaultLog,
+    }
+}
+
+impl<F> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<ResponseBody>, Fault>>,
+{
+    type Output = Result<Response<ResponseBody>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let result = ready!(this.inner.poll(cx));
+        Poll::Ready(Ok(result.unwrap_or_else(|fault| {
+            this.log.write(&fault, *this.endpoint);
+            answer(&fault, *this.endpoint)
+        })))
+    }
+}
+
+/// Where the faults of one guest are told to the operator.
+#[derive(Clone, Debug)]
+struct FaultLog {
+    link: Link,
+    budget: LogBudget,
+}
+
+impl FaultLog {
+    /// One line: what we could not do is a warning, what the guest should not have asked is for those who look.
+    fn write(&self, fault: &Fault, endpoint: Endpoint) {
+        let (tap, vmid) = (self.link.tap, self.link.tap.vmid.get());
+        let (endpoint, outcome) = (endpoint.label(), fault.outcome().token());
+        let causes = Causes(fault);
+        if fault.status() < 500 {
+            tracing::debug!(%tap, vmid, endpoint, outcome, "request refused: {fault}{causes}");
+        } else if let Some(line) = self.budget.take() {
+            tracing::warn!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}{line}");
+        } else {
+            tracing::debug!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}");
+        }
+    }
+}
+
+/// The chain below a fault, each cause after a colon.
+struct Causes<'a>(&'a Fault);
+
+impl fmt::Display for Causes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut causes = std::iter::successors(self.0.source(), |cause: &&(dyn Error + 'static)| (*cause).source());
+        causes.try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;
