@@ -15,6 +15,8 @@ mod files;
 mod hints;
 mod inventory;
 mod metrics;
+#[cfg(test)]
+mod overheard;
 mod pace;
 mod reload;
 mod watch;

@@ -17,6 +17,9 @@ use pve_imds_model::fault::Fault;
 use pve_imds_model::request::{Caller, Endpoint, UnknownCaller};
 use tower::Service;
 
+/// What the answers are made from. Whoever builds the router also opens these.
+pub use pve_imds_backends as backends;
+
 pub use reply::{Body, BoxError};
 
 /// The methods of everything that is only read.
@@ -91,5 +94,134 @@ impl<B> Service<Request<B>> for Router {
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         ready(self.clone().answer(&request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+    use http_body_util::BodyExt;
+    use pve_imds_model::conf;
+    use pve_imds_model::fault::Outcome;
+    use pve_imds_model::vm::VmId;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    const CONFIG: &str = "#<!--#user-data\n##cloud-config\n#-->\nname: web\n";
+    const PATHS: [&str; 5] =
+        ["/nocloud/", "/nocloud/meta-data", "/nocloud/user-data", "/nocloud/vendor-data", "/nocloud/network-config"];
+
+    fn known() -> Caller {
+        Caller::Known(Arc::new(conf::parse(VmId::new(106).unwrap(), CONFIG.as_bytes()).vm))
+    }
+
+    async fn ask(
+        settings: Settings,
+        method: Method,
+        path: &str,
+        caller: Option<Caller>,
+    ) -> Result<Response<Body>, Fault> {
+        let mut request = Request::builder().method(method).uri(path).body(()).unwrap();
+        if let Some(caller) = caller {
+            request.extensions_mut().insert(caller);
+        }
+        Router::new(settings).oneshot(request).await
+    }
+
+    async fn get(path: &str) -> Result<Response<Body>, Fault> {
+        ask(Settings::default(), Method::GET, path, Some(known())).await
+    }
+
+    async fn body(response: Response<Body>) -> String {
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_path_has_its_bytes() {
+        const LISTING: &str = "meta-data\nuser-data\nvendor-data\nnetwork-config\n";
+        const META_DATA: &str = "instance-id: \"106\"\nlocal-hostname: \"web\"\n";
+        const NETWORK: &str = "version: 2\nethernets: {}\n";
+        let (plain, yaml, opaque) =
+            ("text/plain; charset=utf-8", "text/yaml; charset=utf-8", "application/octet-stream");
+        for (path, kind, expected) in [
+            ("/nocloud", plain, LISTING),
+            ("/nocloud/", plain, LISTING),
+            ("/nocloud/meta-data", yaml, META_DATA),
+            ("/nocloud//meta-data/", yaml, META_DATA),
+            ("/nocloudmeta-data", yaml, META_DATA),
+            ("/nocloud/user-data", opaque, "#cloud-config"),
+            ("/nocloud/vendor-data", opaque, ""),
+            ("/nocloud/network-config", yaml, NETWORK),
+        ] {
+            let response = get(path).await.unwrap();
+            assert_eq!(response.status(), 200, "{path}");
+            assert_eq!(response.headers()[CONTENT_TYPE], kind, "{path}");
+            assert_eq!(response.headers()[CACHE_CONTROL], "no-store", "{path}");
+            assert_eq!(response.headers()[CONTENT_LENGTH], expected.len().to_string(), "{path}");
+            assert_eq!(body(response).await, expected, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn head_is_get_without_the_body() {
+        for path in PATHS {
+            let get = get(path).await.unwrap();
+            let head = ask(Settings::default(), Method::HEAD, path, Some(known())).await.unwrap();
+            assert_eq!(head.headers(), get.headers(), "{path}");
+            assert_eq!(body(head).await, "", "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn other_methods_are_told_which_there_are() {
+        for path in PATHS {
+            for (method, caller) in [(Method::POST, Some(known())), (Method::PUT, None), (Method::OPTIONS, None)] {
+                let fault = ask(Settings::default(), method, path, caller).await.unwrap_err();
+                assert_eq!((fault.status(), fault.allow()), (405, Some("GET, HEAD")), "{path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn other_paths_do_not_exist_for_any_method() {
+        for path in ["/", "/nocloud/x", "/nocloud/meta-data/x", "/noclouds", "/pxe", "/pxe/job", "/latest/meta-data/"] {
+            for method in [Method::GET, Method::POST] {
+                let fault = ask(Settings::default(), method, path, Some(known())).await.unwrap_err();
+                assert_eq!(fault.status(), 404, "{path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_in_particular_is_asked_to_wait() {
+        for path in PATHS {
+            for caller in [Some(Caller::Unknown(UnknownCaller::NotReady)), None] {
+                let fault = ask(Settings::default(), Method::GET, path, caller).await.unwrap_err();
+                assert_eq!((fault.status(), fault.outcome()), (503, Outcome::VmUnknown), "{path}");
+                assert!(fault.retry_after().is_some(), "{path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_switched_off_does_not_exist_for_anybody() {
+        for path in PATHS {
+            for (method, caller) in [(Method::GET, Some(known())), (Method::POST, None)] {
+                let fault = ask(Settings { nocloud_enabled: false }, method, path, caller).await.unwrap_err();
+                assert_eq!(fault.status(), 404, "{path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_stack_has_classified_is_not_classified_again() {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(known());
+        request.extensions_mut().insert(Endpoint::NocloudUserData);
+        let response = Router::default().oneshot(request).await.unwrap();
+        assert_eq!(body(response).await, "#cloud-config");
     }
 }

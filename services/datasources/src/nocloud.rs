@@ -72,3 +72,64 @@ fn network_config(vm: &Arc<Vm>) -> Bytes {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use pve_imds_model::conf;
+    use pve_imds_model::vm::VmId;
+
+    use super::*;
+
+    fn vm(config: &str) -> Arc<Vm> {
+        Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm)
+    }
+
+    fn text(bytes: &Bytes) -> &str {
+        str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn meta_data_is_never_without_an_identity_and_a_name() {
+        for (config, expected) in [
+            (
+                "name: web.example.com\nsmbios1: uuid=2C8C7C76-A26C-4eb7-b04c-bf52bc095b81\n",
+                "instance-id: \"2c8c7c76-a26c-4eb7-b04c-bf52bc095b81\"\nlocal-hostname: \"web.example.com\"\n",
+            ),
+            ("name: web\n", "instance-id: \"106\"\nlocal-hostname: \"web\"\n"),
+            ("memory: 512\n", "instance-id: \"106\"\nlocal-hostname: \"vm106\"\n"),
+            // What YAML 1.1 takes for something else is a string here.
+            ("name: 12\n", "instance-id: \"106\"\nlocal-hostname: \"12\"\n"),
+            ("name: yes\n", "instance-id: \"106\"\nlocal-hostname: \"yes\"\n"),
+        ] {
+            let document = meta_data(&vm(config)).unwrap();
+            assert_eq!(text(&document), expected);
+            let read: BTreeMap<String, String> = yaml::read(&document).unwrap();
+            assert_eq!(read.len(), 2);
+        }
+    }
+
+    #[test]
+    fn the_network_is_the_block_as_written_or_dhcp() {
+        const NICS: &str = "net0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet2: e1000=bc:24:11:00:00:03,bridge=vmbr1\n";
+        const DHCP: &str = "version: 2\nethernets:\n  net0:\n    match:\n      macaddress: \"bc:24:11:00:00:01\"\n    \
+                            dhcp4: true\n  net2:\n    match:\n      macaddress: \"bc:24:11:00:00:03\"\n    dhcp4: true\n";
+        for (notes, expected) in [
+            ("", DHCP),
+            ("#<!--#network-config\n#version%3A 1\n#config%3A []  # mine\n#-->\n", "version: 1\nconfig: []  # mine"),
+            ("#<!--#network-config\n#network%3A {version%3A 2}\n#-->\n", "network: {version: 2}"),
+            ("#<!--#network-config\n#version%3A 3\n#-->\n", DHCP),
+            ("#<!--#network-config\n#network%3A [\n#-->\n", DHCP),
+            ("#<!--#network-config\n#-->\n", DHCP),
+            ("#<!--#network-config\n#version%3A 2\n", DHCP),
+        ] {
+            assert_eq!(text(&network_config(&vm(&format!("{notes}{NICS}")))), expected, "{notes}");
+        }
+    }
+
+    #[test]
+    fn a_vm_without_nics_gets_a_document_too() {
+        assert_eq!(text(&network_config(&vm("name: x\n"))), "version: 2\nethernets: {}\n");
+    }
+}

@@ -34,3 +34,50 @@ fn plain_text(vm: &Vm) -> &[u8] {
         _ => &[],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pve_imds_model::conf;
+    use pve_imds_model::vm::VmId;
+
+    use super::*;
+
+    fn vm(config: &str) -> Arc<Vm> {
+        Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm)
+    }
+
+    #[test]
+    fn a_block_is_served_as_written_or_not_at_all() {
+        for (config, expected) in [
+            ("name: x\n", Ok("")),
+            ("#Only a note\nname: x\n", Ok("")),
+            ("#<!--#user-data\n##cloud-config\n#a%3A {{ b }}\n#-->\n", Ok("#cloud-config\na: {{ b }}")),
+            ("#<!--#user-data\n#-->\n", Ok("")),
+            ("#<!--#user-data encoding=base64\n#I2Nsb3Vk\n#-->\n", Ok("#cloud")),
+            ("#<!--#user-data secrets=worker\n#{{ secret \"a\" }}\n#-->\n", Err(Outcome::SecretsDisabled)),
+            ("#<!--#user-data secrets=\n#x\n#-->\n", Err(Outcome::NotesInvalid)),
+            ("#<!--#user-data secret=worker\n#x\n#-->\n", Err(Outcome::NotesInvalid)),
+            ("#<!--#user-data encoding=base64\n#?\n#-->\n", Err(Outcome::NotesInvalid)),
+            ("#<!--#user-data\n#x\n", Err(Outcome::NotesInvalid)),
+            ("#<!--#user-data\n#x\n#-->\n#<!--#user-data\n#y\n#-->\n", Err(Outcome::NotesInvalid)),
+        ] {
+            let got = user_data(&vm(config));
+            assert_eq!(got.as_deref().map_err(Fault::outcome), expected.map(str::as_bytes), "{config}");
+            if let Err(fault) = got {
+                assert_eq!((fault.status(), fault.retry_after()), (503, Some(RetryAfter::DEFAULT)));
+                assert!(!format!("{fault:?}").contains("{{"), "{fault:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_the_inventorys_own() {
+        let vm = vm("#<!--#user-data\n##cloud-config\n#-->\n");
+        let Some(Ok(UserData { text, .. })) = &vm.notes.user_data else { panic!("there is a block") };
+        let bytes = user_data(&vm).unwrap();
+        assert_eq!(bytes.as_ptr(), text.as_ptr());
+        // And they outlive a change of the VM.
+        drop(vm);
+        assert_eq!(bytes, "#cloud-config");
+    }
+}
