@@ -115,7 +115,9 @@ pub(crate) fn is_url_encoded(text: &str) -> bool {
 /// A list: at NUL bytes if there are any, else at commas, semicolons and white space.
 pub(crate) fn split_list(text: &str) -> Vec<&str> {
     if text.contains('\0') {
-        return text.trim_end_matches('\0').split('\0').collect();
+        let mut parts: Vec<_> = text.split('\0').collect();
+        while parts.pop_if(|part| part.is_empty()).is_some() {}
+        return parts;
     }
     text.split(|c| matches!(c, ',' | ';') || is_blank_char(c)).filter(|part| !part.is_empty()).collect()
 }
@@ -198,6 +200,8 @@ mod tests {
             ("one two", vec!["one", "two"]),
             (" ,a,,b; \t", vec!["a", "b"]),
             ("a,b\0c", vec!["a,b", "c"]),
+            ("\0a\0\0", vec!["", "a"]),
+            ("\0", vec![]),
             ("", vec![]),
             (" ", vec![]),
         ] {

@@ -5,7 +5,8 @@
 
 use crate::cloudinit::{Password, ipconfig, sshkeys};
 use crate::format::{
-    boolean, is_address, is_digits, is_dns_name, is_plain_number, is_tag, is_url_encoded, split_list, unquoted,
+    boolean, is_address, is_all_blank, is_digits, is_dns_name, is_plain_number, is_tag, is_url_encoded, split_list,
+    unquoted,
 };
 use crate::property::BadProperty;
 use crate::smbios::Smbios;
@@ -65,7 +66,8 @@ const MAX_NET: u32 = crate::tap::MAX_NIC as u32;
 /// # Errors
 /// Why Proxmox drops the line; `vm` is as it was.
 pub(crate) fn apply(vm: &mut Vm, key: &str, value: &str) -> Result<(), BadOption> {
-    if value.contains('\r') {
+    // `args` is taken raw, unless there is nothing in it.
+    if value.contains('\r') && (key != "args" || is_all_blank(value)) {
         return Err(BadOption::LineBreak);
     }
     if let Some((family, number)) = numbered(key) {
@@ -205,6 +207,9 @@ mod tests {
             ("vmgenid", "anything", Ok(())),
             ("lock", "anything", Ok(())),
             ("ciuser", "a\rb", Err(Bad::LineBreak)),
+            ("args", "a\rb", Ok(())),
+            ("args", "\r", Err(Bad::LineBreak)),
+            ("tags", "\0", Ok(())),
             ("sshkeys", "a b", Err(Bad::UrlEncoded)),
             ("nameserver", "10.0.0.1 ns.example", Ok(())),
             ("nameserver", "10.0.0.1 a_b", Err(Bad::Address)),
