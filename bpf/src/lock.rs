@@ -77,6 +77,14 @@ impl Lock {
     }
 }
 
+impl Drop for Lock {
+    /// Closing the file is not enough: a child that another thread has just forked holds it until it runs its program.
+    fn drop(&mut self) {
+        // Nobody is left to be told: should this fail, the lock ends with the process.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// `/run/pve-imds/bpf` → `/run/pve-imds/bpf.lock`: a BPF file system holds no ordinary files.
 fn beside(dir: &Path) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
