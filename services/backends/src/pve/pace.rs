@@ -4,6 +4,7 @@
 //! is never more than one look under way.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::time::Duration;
 
 use pve_imds_model::vm::VmId;
@@ -70,8 +71,8 @@ impl Pace {
         }
     }
 
-    /// The look under way has ended.
-    pub(super) fn looked(&mut self, unsettled: bool, now: Instant) {
+    /// The look under way has ended; whether it had been given up.
+    pub(super) fn looked(&mut self, unsettled: bool, now: Instant) -> bool {
         let wait = match (self.hinted, unsettled) {
             // What was hinted at during the look may have happened after its part of it.
             (true, _) => DEBOUNCE,
@@ -79,7 +80,8 @@ impl Pace {
             (false, false) => self.poll,
         };
         self.soon = if unsettled { self.soon * 2 } else { SOON };
-        self.stage = Stage::Idle { due: now + wait.min(self.poll) };
+        let before = mem::replace(&mut self.stage, Stage::Idle { due: now + wait.min(self.poll) });
+        matches!(before, Stage::Hung)
     }
 
     /// [`Pace::wake_at`] may have come. `progress` is any number that changes while a look gets on.
@@ -88,7 +90,7 @@ impl Pace {
             Stage::Idle { due } if due <= now => {
                 self.stage = Stage::Reading { progress, overdue: now + READ_LIMIT };
                 self.hinted = false;
-                Act::Look(std::mem::take(&mut self.touched))
+                Act::Look(mem::take(&mut self.touched))
             }
             Stage::Reading { progress: before, overdue } if overdue <= now => {
                 if before == progress {
@@ -119,7 +121,7 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(POLL, now);
         assert_eq!(pace.elapsed(0, now), look(&[]));
-        pace.looked(false, now);
+        assert!(!pace.looked(false, now));
         (pace, now)
     }
 
@@ -185,7 +187,7 @@ mod tests {
             assert_eq!(pace.elapsed(7, start + Duration::from_secs(3600 * hours)), Act::Wait);
         }
         let end = start + Duration::from_secs(9000);
-        pace.looked(false, end);
+        assert!(pace.looked(false, end));
         assert_eq!(pace.elapsed(7, end + DEBOUNCE), look(&[106]));
     }
 

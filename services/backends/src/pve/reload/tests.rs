@@ -1,0 +1,244 @@
+use std::fs;
+
+use super::*;
+use crate::testing::PveTree;
+
+const GOOD: &str = "name: good\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+
+/// A loader, the tree it looks at, and the time.
+struct Bench {
+    pve: PveTree,
+    loader: Loader,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(pve: PveTree) -> Self {
+        let loader = Loader::new(Tree::new(pve.path().to_owned(), "pve1"), Arc::default());
+        Self { pve, loader, now: Instant::now() }
+    }
+
+    fn counted() -> Self {
+        Self::new(PveTree::cluster("pve1").unwrap())
+    }
+
+    /// Looks, and says what happened in one word for each event.
+    fn look(&mut self) -> Vec<String> {
+        self.look_at(&[])
+    }
+
+    fn look_at(&mut self, touched: &[u32]) -> Vec<String> {
+        let touched = touched.iter().map(|vmid| VmId::new(*vmid).unwrap()).collect();
+        let look = self.loader.look(&touched, self.now);
+        let events = look.events.iter().map(|event| match event {
+            Event::Loaded(record) => {
+                format!("loaded {} {}", record.vm.vmid, record.vm.name.as_deref().unwrap_or("-"))
+            }
+            Event::Moved { vmid, owner } => format!("moved {vmid} {owner}"),
+            Event::Unusable { vmid, .. } => format!("unusable {vmid}"),
+            Event::Forgotten { vmid } => format!("forgotten {vmid}"),
+        });
+        events.chain(look.failed.iter().map(|_| String::from("failed"))).collect()
+    }
+
+    /// What is served for 106.
+    fn serves(&self) -> String {
+        match self.loader.known.get(&VmId::new(106).unwrap()) {
+            None => String::from("nothing"),
+            Some(Entry { record, .. }) => {
+                let name = record.vm.name.as_deref().unwrap_or("-");
+                format!("{name}{}", if record.stale { " stale" } else { "" })
+            }
+        }
+    }
+}
+
+#[test]
+fn files_are_judged_by_the_table() {
+    let (at_once, in_time, late) = (Duration::ZERO, EMPTY_GRACE - Duration::from_millis(1), EMPTY_GRACE);
+    for (found, before, blank_for, expected) in [
+        (Found::Same, true, at_once, Verdict::Confirm),
+        (Found::Same, false, at_once, Verdict::Confirm),
+        (Found::Content, true, at_once, Verdict::Replace),
+        (Found::Content, false, at_once, Verdict::Replace),
+        (Found::Blank, true, at_once, Verdict::Keep),
+        (Found::Blank, true, in_time, Verdict::Keep),
+        (Found::Blank, true, late, Verdict::Replace),
+        (Found::Blank, false, at_once, Verdict::Replace),
+        (Found::Unreadable, true, late, Verdict::Keep),
+        (Found::Unreadable, false, late, Verdict::Keep),
+    ] {
+        assert_eq!(judge(found, before, blank_for), expected, "{found:?} {before} {blank_for:?}");
+    }
+}
+
+#[test]
+fn only_what_was_counted_is_read_again() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, "name: one\n").unwrap();
+    bench.pve.put(107, "name: two\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 106 one", "loaded 107 two"]);
+    let files = bench.loader.progress.load(Ordering::Relaxed);
+    assert_eq!(bench.look(), [""; 0]);
+    assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files);
+    bench.pve.put(107, "name: six\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 107 six"]);
+    assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files + 1);
+}
+
+#[test]
+fn a_hint_is_followed_where_the_count_says_nothing() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, "name: one\n").unwrap();
+    bench.look();
+    fs::write(bench.pve.config(106), "name: two\n").unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+    assert_eq!(bench.look_at(&[106, 999]), ["loaded 106 two"]);
+}
+
+#[test]
+fn the_same_bytes_again_are_no_change() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    bench.pve.put_in_place(106, GOOD).unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+}
+
+#[test]
+fn an_edit_in_place_of_equal_length_is_seen_with_and_without_counts() {
+    for pve in [PveTree::cluster("pve1"), PveTree::uncounted("pve1"), PveTree::plain("pve1")] {
+        let mut bench = Bench::new(pve.unwrap());
+        bench.pve.put(106, "name: one\n").unwrap();
+        bench.look();
+        bench.pve.put_in_place(106, "name: two\n").unwrap();
+        assert_eq!(bench.look(), ["loaded 106 two"]);
+    }
+}
+
+#[test]
+fn a_configuration_that_moves_is_the_same_one() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    bench.pve.migrate(106, "pve2").unwrap();
+    assert_eq!(bench.look(), ["moved 106 pve2"]);
+    assert_eq!(bench.serves(), "good");
+}
+
+#[test]
+fn a_file_that_is_empty_for_a_moment_wipes_nothing() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    bench.pve.put_in_place(106, " \n").unwrap();
+    assert_eq!(bench.look(), ["unusable 106"]);
+    assert_eq!(bench.serves(), "good stale");
+    assert_eq!(bench.look(), [""; 0], "told once");
+    bench.pve.put_in_place(106, GOOD).unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+    assert_eq!(bench.serves(), "good");
+}
+
+#[test]
+fn a_file_that_stays_empty_is_a_vm_without_content() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    bench.pve.put_in_place(106, "").unwrap();
+    bench.look();
+    bench.now += EMPTY_GRACE;
+    assert_eq!(bench.look(), ["loaded 106 -"]);
+    assert_eq!(bench.serves(), "-");
+}
+
+#[test]
+fn a_placeholder_replaces_at_once() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    bench.pve.put(106, "lock: destroyed\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 106 -"]);
+    assert!(!bench.loader.known[&VmId::new(106).unwrap()].record.ready);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_wipes_nothing_and_is_read_again() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    let path = bench.pve.config(106);
+    // As many bytes as no configuration has.
+    bench.pve.put(106, &"#".repeat((1 << 20) + 1)).unwrap();
+    assert_eq!(bench.look(), ["unusable 106"]);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(bench.look(), ["unusable 106"], "another reason is told again");
+    fs::create_dir(&path).unwrap();
+    bench.now += Duration::from_secs(3600);
+    assert_eq!(bench.look(), ["unusable 106"]);
+    assert_eq!(bench.serves(), "good stale");
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, "name: mended\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 106 mended"]);
+}
+
+#[test]
+fn what_the_list_has_lost_is_forgotten_at_once() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.pve.put(107, GOOD).unwrap();
+    bench.look();
+    bench.pve.remove(106).unwrap();
+    bench.pve.make_container(107).unwrap();
+    assert_eq!(bench.look(), ["forgotten 106", "forgotten 107"]);
+    bench.pve.put(106, "name: reborn\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 106 reborn"]);
+}
+
+#[test]
+fn what_a_walk_has_missed_is_forgotten_when_the_next_misses_it_too() {
+    for pve in [PveTree::uncounted("pve1"), PveTree::plain("pve1")] {
+        let mut bench = Bench::new(pve.unwrap());
+        bench.pve.put(106, GOOD).unwrap();
+        bench.look();
+        bench.pve.remove(106).unwrap();
+        assert_eq!(bench.look(), [""; 0]);
+        assert_eq!(bench.serves(), "good stale");
+        bench.pve.put(106, GOOD).unwrap();
+        assert_eq!(bench.look(), [""; 0]);
+        assert_eq!(bench.serves(), "good");
+        bench.pve.remove(106).unwrap();
+        bench.look();
+        assert_eq!(bench.look(), ["forgotten 106"]);
+        assert_eq!(bench.serves(), "nothing");
+    }
+}
+
+#[test]
+fn a_restart_of_the_file_system_loses_nothing_and_counts_anew() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    let stopped = bench.pve.stop().unwrap();
+    for _ in 0..3 {
+        assert_eq!(bench.look(), ["failed"]);
+    }
+    assert_eq!(bench.serves(), "good");
+    // Written while it was away; the new count happens to be the old one.
+    bench.pve.start(&stopped).unwrap();
+    fs::write(bench.pve.config(106), "name: other\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 106 other"]);
+}
+
+#[test]
+fn an_empty_mount_point_with_directories_is_no_proof_once_there_was_a_list() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    let _stopped = bench.pve.stop().unwrap();
+    fs::create_dir_all(bench.pve.path().join("nodes/pve1/qemu-server")).unwrap();
+    for _ in 0..3 {
+        assert_eq!(bench.look(), ["failed"]);
+    }
+    assert_eq!(bench.serves(), "good");
+}

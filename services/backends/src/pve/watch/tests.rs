@@ -1,0 +1,217 @@
+use std::time::Duration;
+
+use pve_imds_model::request::{Directory, Link, UnknownCaller};
+use pve_imds_model::tap::TapName;
+use tokio::time::timeout;
+
+use super::super::overheard::overhear;
+use super::super::pace::READ_LIMIT;
+use super::*;
+use crate::testing::{PveTree, sample_config};
+
+/// How soon a change is served when inotify tells of it, and when nothing does.
+const WITH_EVENT: Duration = Duration::from_millis(250);
+const WITHOUT_EVENT: Duration = Duration::from_secs(2);
+
+/// A poll that never comes.
+const NEVER: Duration = Duration::from_secs(3600);
+
+fn id(vmid: u32) -> VmId {
+    VmId::new(vmid).unwrap()
+}
+
+fn config(name: &str) -> String {
+    format!("name: {name}\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n")
+}
+
+fn name(inventory: &Inventory, vmid: u32) -> Option<String> {
+    inventory.vm(id(vmid)).map(|record| record.vm.name.clone().unwrap_or_default())
+}
+
+/// How long it takes until `condition` holds.
+async fn until(inventory: &Inventory, mut condition: impl FnMut(&Inventory) -> bool) -> Duration {
+    let start = Instant::now();
+    let mut changes = inventory.changes();
+    let wait = async {
+        while !condition(inventory) {
+            changes.changed().await.unwrap();
+        }
+    };
+    timeout(WITHOUT_EVENT, wait).await.expect("the change is not served");
+    start.elapsed()
+}
+
+/// Every way in which a configuration changes, and how long each takes to be served.
+async fn changes(mut pve: PveTree, settings: Settings) -> Vec<Duration> {
+    let mut took = Vec::new();
+    pve.put(106, &config("a")).unwrap();
+    let (inventory, _watcher) = Inventory::open(settings).unwrap();
+    assert_eq!(name(&inventory, 106).as_deref(), Some("a"), "the first look ends before the inventory is given out");
+    assert!(!inventory.is_stale());
+
+    pve.put(106, &config("b")).unwrap();
+    took.push(until(&inventory, |it| name(it, 106).as_deref() == Some("b")).await);
+    pve.put_in_place(106, &config("c")).unwrap();
+    took.push(until(&inventory, |it| name(it, 106).as_deref() == Some("c")).await);
+    pve.put(107, &config("d")).unwrap();
+    took.push(until(&inventory, |it| name(it, 107).as_deref() == Some("d")).await);
+    pve.remove(107).unwrap();
+    took.push(until(&inventory, |it| name(it, 107).is_none()).await);
+    took
+}
+
+#[tokio::test]
+async fn a_change_through_this_node_is_served_at_once() {
+    for pve in [PveTree::cluster("pve1"), PveTree::uncounted("pve1"), PveTree::plain("pve1")] {
+        let pve = pve.unwrap();
+        let settings = Settings { poll: NEVER, ..pve.settings() };
+        let mut took = changes(pve, settings).await;
+        took.sort_unstable();
+        // The median, because a busy machine may keep any one of them waiting.
+        assert!(took[took.len() / 2] < WITH_EVENT, "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_nothing_tells_of_is_served_by_the_poll() {
+    for pve in [PveTree::cluster("pve1"), PveTree::uncounted("pve1")] {
+        let pve = pve.unwrap();
+        let settings = Settings { events: false, ..pve.settings() };
+        assert_eq!(settings.poll, Duration::from_millis(500));
+        let took = changes(pve, settings).await;
+        assert!(took.iter().all(|took| *took < WITHOUT_EVENT), "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_goes_to_another_node_is_followed_there() {
+    let mut pve = PveTree::cluster("pve1").unwrap();
+    pve.put(106, &config("a")).unwrap();
+    let (inventory, _watcher) = Inventory::open(Settings { poll: NEVER, ..pve.settings() }).unwrap();
+    pve.migrate(106, "pve2").unwrap();
+    until(&inventory, |it| it.vm(id(106)).is_some_and(|record| *record.owner == *"pve2")).await;
+    pve.put(106, &config("b")).unwrap();
+    until(&inventory, |it| name(it, 106).as_deref() == Some("b")).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_is_waited_for() {
+    let mut pve = PveTree::cluster("pve1").unwrap();
+    pve.put(106, &config("a")).unwrap();
+    let stopped = pve.stop().unwrap();
+    let (inventory, _watcher) = Inventory::open(pve.settings()).unwrap();
+    assert!(inventory.is_stale());
+    assert!(inventory.records().is_empty());
+    let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+    assert_eq!(inventory.find(link), Err(UnknownCaller::NoConfig));
+    pve.start(&stopped).unwrap();
+    until(&inventory, |it| !it.is_stale()).await;
+    assert_eq!(inventory.find(link).unwrap().name.as_deref(), Some("a"));
+}
+
+#[tokio::test]
+async fn a_file_system_that_goes_leaves_the_last_good_state() {
+    let mut pve = PveTree::cluster("pve1").unwrap();
+    pve.put(106, &config("a")).unwrap();
+    let (inventory, _watcher) = Inventory::open(pve.settings()).unwrap();
+    let stopped = pve.stop().unwrap();
+    until(&inventory, Inventory::is_stale).await;
+    assert_eq!(name(&inventory, 106).as_deref(), Some("a"));
+    pve.start(&stopped).unwrap();
+    until(&inventory, |it| !it.is_stale()).await;
+}
+
+#[tokio::test]
+async fn both_threads_end_with_the_watcher() {
+    let pve = PveTree::cluster("pve1").unwrap();
+    let (inventory, watcher) = Inventory::open(pve.settings()).unwrap();
+    assert_eq!(Arc::strong_count(&inventory), 3);
+    drop(watcher);
+    let ended = async {
+        while Arc::strong_count(&inventory) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(WITHOUT_EVENT, ended).await.expect("a thread goes on");
+}
+
+/// The waiting thread with a worker that never comes back: the test plays its part.
+#[tokio::test]
+async fn a_mount_that_hangs_holds_one_look_and_nobody_else() {
+    let inventory = Arc::new(Inventory::empty());
+    inventory.set_stale(false);
+    let (wake, wakes) = channel();
+    let (order, orders) = channel();
+    let (ready, opened) = channel::<()>();
+    let pace = Pace::new(Duration::from_millis(10), Instant::now());
+    let waiter = Waiter { pace, progress: Arc::default(), inventory: Arc::clone(&inventory) };
+    let thread = thread::spawn(move || waiter.run(&wakes, &order, ready));
+
+    let start = Instant::now();
+    assert_eq!(orders.recv().unwrap(), BTreeSet::new());
+    assert!(opened.recv().is_err(), "whoever opens the inventory is let go");
+    assert!(inventory.is_stale());
+    assert!(start.elapsed() >= READ_LIMIT);
+    wake.send(Wake::Touched(VmId::new(106))).unwrap();
+    assert!(orders.recv_timeout(Duration::from_millis(100)).is_err(), "one look at a time");
+
+    wake.send(Wake::Looked { failed: false, unsettled: false }).unwrap();
+    assert_eq!(orders.recv().unwrap(), BTreeSet::from([id(106)]));
+    assert!(!inventory.is_stale());
+    wake.send(Wake::Stop).unwrap();
+    thread.join().unwrap();
+}
+
+/// Looks once, on this thread, and says what was logged and counted.
+fn look_once(pve: &PveTree) -> (String, Vec<String>) {
+    let inventory = Arc::new(Inventory::empty());
+    let loader = Loader::new(Tree::new(pve.path().to_owned(), "pve1"), Arc::default());
+    let dir = pve.path().to_owned();
+    let worker = Worker { dir, loader, hints: None, inventory: Arc::clone(&inventory), first: true, failing: false };
+    let (order, orders) = channel();
+    order.send(BTreeSet::new()).unwrap();
+    drop(order);
+    let (report, _reports) = channel();
+    let (log, meters) = overhear(|| {
+        worker.run(&orders, &report);
+        metrics::stands(&inventory);
+    });
+    (log.join("\n"), meters)
+}
+
+#[test]
+fn the_log_names_vm_owner_and_line_and_nothing_that_is_written_there() {
+    let mut pve = PveTree::cluster("pve1").unwrap();
+    let notes = "<!--#user-data canary=1\ncanary\n-->\n<!--#network-config\ncanary: 3\n-->\ncanary";
+    pve.put(106, &format!("{}canary\nboot: canary=\n", sample_config(id(106), notes))).unwrap();
+    let (log, _) = look_once(&pve);
+    for said in [
+        "vmid=106 owner=pve1 digest=",
+        "WARN message=line of the configuration not used vmid=106 line=13 ",
+        "vmid=106 block=\"user-data\" outcome=notes_invalid ",
+        "vmid=106 block=\"network-config\" outcome=notes_invalid ",
+        "vms=1",
+    ] {
+        assert!(log.contains(said), "{said} is not in\n{log}");
+    }
+    assert!(!log.contains("canary"), "{log}");
+}
+
+#[test]
+fn looks_and_vms_are_counted() {
+    let mut pve = PveTree::cluster("pve1").unwrap();
+    pve.put(106, &config("a")).unwrap();
+    // The worker alone vouches for nothing: fresh is what the waiting thread has seen it come back from.
+    assert_eq!(
+        look_once(&pve).1,
+        [
+            "pve_imds_inventory_reloads_total{result=changed} 1",
+            "pve_imds_inventory_stale{} 1",
+            "pve_imds_inventory_vms{} 1",
+        ]
+    );
+    pve.put(107, &"#".repeat((1 << 20) + 1)).unwrap();
+    assert_eq!(look_once(&pve).1[0], "pve_imds_inventory_reloads_total{result=incomplete} 1");
+    let _stopped = pve.stop().unwrap();
+    assert_eq!(look_once(&pve).1[0], "pve_imds_inventory_reloads_total{result=failed} 1");
+}
