@@ -219,10 +219,11 @@ impl Datapath {
         }
         .unwrap();
         data.truncate(ran.data_size_out.try_into().unwrap());
-        let verdict = match (program, ran.return_value) {
-            (Program::Funnel, 1) | (_, 2) => Verdict::Drop,
-            (Program::Funnel, 4) | (_, 7) => Verdict::Redirect,
-            (_, u32::MAX) => Verdict::Next,
+        // XDP_DROP and XDP_REDIRECT of linux/bpf.h; TCX_NEXT, TC_ACT_SHOT and TC_ACT_REDIRECT of linux/pkt_cls.h.
+        let verdict = match (program == Program::Funnel, ran.return_value) {
+            (true, 1) | (false, 2) => Verdict::Drop,
+            (true, 4) | (false, 7) => Verdict::Redirect,
+            (false, u32::MAX) => Verdict::Next,
             (_, other) => panic!("{program} returned {other}"),
         };
         let moved = |((reason, now), (_, then)): ((Reason, u64), (Reason, u64))| (now != then).then_some(reason);

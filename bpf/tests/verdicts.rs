@@ -18,6 +18,9 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 7);
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd12, 0, 0, 0, 0, 0, 0, 7);
 const OTHER6: Ipv6Addr = Ipv6Addr::new(0xfd12, 0, 0, 0, 0, 0, 0, 1);
+/// One bit away from ours, in the parts between prefix and interface.
+const NEAR6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 1, 0, 0, 0, 0x254);
+const NEAR6_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 1, 0xa9fe, 0xa9fe);
 const SOLICITED: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x254);
 
 const TCP: u8 = 6;
@@ -120,6 +123,7 @@ fn steer_takes_what_is_ours_and_leaves_the_rest_alone() {
             ("ARP answer to others", Frame::arp(2, GUEST, OTHER), None),
             ("IPv6 TCP", guest6(TCP, &[0; 20]), None),
             ("IPv6 empty", guest6(59, &[]), None),
+            ("IPv6 to addresses like ours", Frame::ipv6(NEAR6, NEAR6_LINK_LOCAL, TCP, &[0; 20]), None),
             ("ESP", guest6(ESP, &[0; 16]), None),
             ("NS for others", Frame::ipv6(GUEST6, SOLICITED, ICMPV6, &ns(OTHER6)), None),
             ("NA for itself", guest6(ICMPV6, &na(GUEST6)), None),
