@@ -5,8 +5,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// One object each: the guard is attached without the daemon too, and then needs nothing that the funnel needs. The third
-/// is the yardstick of `examples/cost.rs`.
+/// One object each: the guard is attached without the daemon too, and then needs nothing that the funnel needs. The
+/// third is the yardstick of `examples/cost.rs`.
 const OBJECTS: [&str; 3] = ["guard", "funnel", "empty"];
 
 fn main() {

@@ -28,7 +28,7 @@ enum look {
 	DEEP = -4,	/* more VLAN tags than are looked behind */
 };
 
-/* Tags in the data; the outermost is usually beside it, in the skb. Linux reads a stack of any depth, nobody builds one. */
+/* Tags in the data; the outermost is usually beside it, in the skb. Deeper stacks exist only to hide something. */
 #define TAGS_READ 2
 
 struct vlan {
@@ -141,7 +141,7 @@ enum neighbour {
  * solicitation) for a metadata address.
  *
  * Fragments: a later one carries no message header; the first one does, or its chain goes on into the next fragment and
- * cannot be walked. Neighbour discovery in a fragment is forbidden (RFC 6980), so it is ours to drop whatever its target.
+ * cannot be walked. Neighbour discovery in a fragment is forbidden (RFC 6980), so it is dropped whatever its target.
  * Other fragments are a guest's ordinary traffic.
  */
 static __noinline int find_neighbour(struct __sk_buff *skb, __u32 offset, __u8 next, bool solicitations)

@@ -41,8 +41,8 @@ struct {
 } slots SEC(".maps");
 
 /*
- * return marks what it sends, shield takes the mark off and lets it pass. An index alone would not do: should our device
- * be gone and its index be another's, that one's frames would pass for ours.
+ * return marks what it sends, shield takes the mark off and lets it pass. An index alone would not do: should our
+ * device be gone and its index be another's, that one's frames would pass for ours.
  */
 #define PASSPORT 0x696d6473
 

@@ -1,7 +1,7 @@
 //! What the guard costs an ordinary packet: nanoseconds for one run of each program over an empty one.
 //!
-//! `cargo run --release -p pve-imds-bpf --example cost` (root). Rounds are interleaved and the figures are medians: on a
-//! busy machine single rounds differ by a factor of two.
+//! `cargo run --release -p pve-imds-bpf --example cost` (root). Rounds are interleaved and the figures are medians: on
+//! a busy machine single rounds differ by a factor of two.
 #![allow(clippy::unwrap_used)]
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
 //! How a program gets onto an interface and stays there: through a link that is pinned.
 //!
-//! The pin is the truth. If it holds a link to the right interface, the program is swapped into that link in one step and
-//! no frame passes unguarded; if its interface is gone, the pin is removed and a new link made; if there is none, likewise.
+//! The pin is the truth. If it holds a link to the right interface, the program is swapped into that link in one step
+//! and no frame passes unguarded; if that interface is gone, or there is no pin, a new link is made and pinned.
 //! What is refused: an attachment that cannot be pinned, XDP that the driver does not run, and a name that has come to
 //! mean another interface (the kernel attaches by index, but the library asks for a name).
 

@@ -1,8 +1,8 @@
 //! The links that outlive us, in a BPF file system of their own.
 //!
-//! A directory comes in and is proof, as [`Pins`], that links can be pinned there. Its files are the truth about what is
-//! guarded: `<ifindex>-steer` and `<ifindex>-shield` for each interface, `return` and `funnel` for our own devices. Only
-//! links are pinned: programs and maps live as long as a link runs them. Files that are named otherwise are not ours.
+//! A directory comes in and is proof, as [`Pins`], that links can be pinned there. Its files are the truth about what
+//! is guarded: `<ifindex>-steer` and `<ifindex>-shield` for each interface, `return` and `funnel` for our own devices.
+//! Only links are pinned: programs and maps live as long as a link runs them. Files named otherwise are not ours.
 
 use std::fmt;
 use std::fs;

@@ -2,8 +2,8 @@
 //! (`SIOCETHTOOL`). The crate's `unsafe`, all of it.
 //!
 //! Why it is sound: both calls take the address of a structure on our stack and its size. Each structure is `repr(C)`,
-//! laid out as in `linux/bpf.h` and `linux/ethtool.h`, fully initialised, and outlives the call; pointers inside it point
-//! to values that outlive it too. The kernel writes at most the size we state, into memory of integers, for which every
+//! laid out as in `linux/bpf.h` and `linux/ethtool.h`, fully initialised, and outlives the call; pointers inside it
+//! point to values that outlive it too. The kernel writes at most the size we state, into memory of integers, for which every
 //! bit pattern is a value. A file descriptor that the kernel returns is owned by nobody else.
 
 use std::ffi::{CStr, CString};
@@ -58,7 +58,7 @@ struct LinkInfo {
 ///
 /// `Attr` is one of the structures of `union bpf_attr`, the one that `command` takes, and its pointers are good.
 unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c_long> {
-    // SAFETY: the address and size are those of a live, exclusively borrowed value; its content is the caller's promise.
+    // SAFETY: address and size are those of a live, exclusively borrowed value; its content is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<Attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -69,7 +69,7 @@ unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c
 pub(crate) fn pinned_link(path: &Path) -> io::Result<LinkTarget> {
     let pathname = CString::new(path.as_os_str().as_bytes())?;
     let mut get = ObjectGet { pathname: address(pathname.as_ptr()), bpf_fd: 0, file_flags: 0 };
-    // SAFETY: the structure is the one of BPF_OBJ_GET; `pathname` is a C string that lives until the end of the function.
+    // SAFETY: the structure is the one of BPF_OBJ_GET; `pathname` is a C string that lives as long as this function.
     let fd = unsafe { bpf(BPF_OBJ_GET, &mut get) }?;
     let fd = libc::c_int::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made this descriptor for us.
@@ -122,8 +122,8 @@ pub(crate) fn ethtool(socket: impl AsFd, name: &CStr, command: u32, data: u32) -
     let mut request =
         InterfaceRequest { name: [0; libc::IFNAMSIZ], data: std::ptr::from_mut(&mut value), rest: [0; 2] };
     request.name[..bytes.len()].copy_from_slice(bytes);
-    // SAFETY: the kernel reads an `ifreq` at this address and an `ethtool_value` at the one inside it; both are live and
-    // writable, and the descriptor is borrowed for the call.
+    // SAFETY: the kernel reads an `ifreq` at this address and an `ethtool_value` at the one inside it; both are live
+    // and writable, and the descriptor is borrowed for the call.
     let result = unsafe {
         libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL as libc::Ioctl, std::ptr::from_mut(&mut request))
     };

@@ -1,7 +1,7 @@
 //! The tag: six bytes in the place of a MAC address that name one interface in one of its lives.
 //!
-//! On the way in `steer` writes it over the destination MAC, on the way out user space writes it over the source MAC and
-//! `return` replaces it. Nothing is added to a frame and nothing stripped. Six bytes come in and a [`Tag`] goes out, or
+//! On the way in `steer` writes it over the destination MAC, on the way out user space writes it over the source MAC
+//! and `return` replaces it. Nothing is added to a frame and nothing stripped. Six bytes come in and a [`Tag`] goes out, or
 //! nothing: bytes that no program of ours writes are refused.
 
 /// How many interfaces one load of the programs can serve; the size of its maps.

@@ -1,8 +1,8 @@
 //! For tests: frames as guests and forgers send them, and a kernel that judges them without an interface.
 //!
 //! A [`Frame`] is built from the outside in, with valid IPv4 checksums (bridges drop others) and sizes that are true
-//! until it is cut. [`Datapath::judge`] runs one through a program by `BPF_PROG_TEST_RUN` and says what became of it and
-//! which counter moved.
+//! until it is cut. [`Datapath::judge`] runs one through a program by `BPF_PROG_TEST_RUN` and says what became of it
+//! and which counter moved.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
 //! What each program does with each kind of frame: one row per line of the design's table, judged by the kernel
 //! (`BPF_PROG_TEST_RUN`). Needs root. Nothing is attached and no frame leaves.
 //!
-//! A test run refuses an IP frame without its whole IP header, so those rows wear a tag; `tests/links.rs` sends them bare.
+//! A test run refuses an IP frame without its whole IP header, so those rows wear a tag; `tests/links.rs` has some bare.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};

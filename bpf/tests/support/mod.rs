@@ -153,7 +153,7 @@ impl Wire {
         let size = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
         bytes.truncate(usize::try_from(size).unwrap_or_else(|_| panic!("no frame: {}", io::Error::last_os_error())));
         let frame = Frame(bytes);
-        // SAFETY: the kernel has filled in the header and what it points to; the first control message is whole or null.
+        // SAFETY: the kernel has filled in the header and what it points to; the first message is whole or null.
         let auxiliary = unsafe {
             let control = libc::CMSG_FIRSTHDR(&raw const message);
             assert!(!control.is_null() && (*control).cmsg_type == libc::PACKET_AUXDATA);
