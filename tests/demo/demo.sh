@@ -141,7 +141,7 @@ liar_answered() { grep -c 'response:' "$run/logs/liar" || true; }
 
 # machine VMID MAC LOG ORDERS: a real one; its console is shown and kept.
 machine() {
-    in_node "$root/tests/guest/boot.sh" "tap${1}i0" "$2" - "imds.ip=$address imds.url=$seed $4" 2>&1 9>&- |
+    in_node "$root/tests/guest/boot.sh" "tap${1}i0" "$2" - "imds.ip=$address imds.url=$seed $4" 2>&1 |
         tee "$run/logs/$3" | sed -u "s/^/vm$1 | /"
 }
 
@@ -161,7 +161,7 @@ names() { is "$(said "$1" meta-data | grep -F "instance-id" | grep -cF "$2")$(sa
 leases() { is "$(said "$1" network-config | grep -ciF "$2")$(said "$1" network-config | grep -c 'dhcp4: *true')" 11; }
 
 act "1. Nobody guards: machine 101 asks for its metadata, and whoever answers first is believed"
-machine 101 "$mac101" unguarded "imds.files=meta-data,user-data" &
+machine 101 "$mac101" unguarded "imds.files=meta-data,user-data" 9>&- &
 wait $! || true
 verdict "without pve-imds the liar is heard (else the rest proves nothing)" has unguarded "LIAR: user-data"
 answered=$(liar_answered)
@@ -180,9 +180,9 @@ plug tap102i0
 in_node "$binary" taps --config "$run/config.yaml" | sed 's/^/node  | /'
 
 act "3. Both machines boot, with the same address, and ask"
-machine 101 "$mac101" vm101 "" &
+machine 101 "$mac101" vm101 "" 9>&- &
 first=$!
-machine 102 "$mac102" vm102 "" &
+machine 102 "$mac102" vm102 "" 9>&- &
 second=$!
 wait "$first" "$second" || true
 
@@ -201,7 +201,7 @@ verdict "vendor data is empty for both" is "$(said vm101 vendor-data)$(said vm10
 act "4. The daemon is killed (-9): machine 101 asks again"
 kill -KILL "$daemon"
 wait "$daemon" 2>/dev/null || true
-machine 101 "$mac101" orphan "imds.files=meta-data imds.tries=1" &
+machine 101 "$mac101" orphan "imds.files=meta-data imds.tries=1" 9>&- &
 wait $! || true
 verdict "without the daemon there is silence" has orphan "file=meta-data failed"
 verdict "and not the liar" lacks orphan "LIAR"
