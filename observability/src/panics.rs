@@ -7,7 +7,12 @@ use std::panic;
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-        let thread = std::thread::current();
-        tracing::error!(thread = thread.name().unwrap_or("-"), "panic at {place}");
+        if tracing::dispatcher::has_been_set() {
+            let thread = std::thread::current();
+            tracing::error!(thread = thread.name().unwrap_or("-"), "panic at {place}");
+        } else {
+            // Before logs are installed there is nobody else to tell.
+            eprintln!("panic at {place}");
+        }
     }));
 }
