@@ -113,6 +113,16 @@ impl<W: fmt::Debug> fmt::Debug for Driver<W> {
     }
 }
 
+/// A number nobody can predict, for sequence numbers (getrandom(2)).
+#[must_use]
+pub fn entropy() -> u64 {
+    let mut bytes = [0; 8];
+    // Eight bytes are never cut short, and fail only on kernels without the call.
+    let drawn = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    debug_assert!(drawn.is_ok(), "the kernel has randomness");
+    u64::from_ne_bytes(bytes)
+}
+
 /// What a turn left behind.
 enum Turn {
     /// Nothing to do until something wakes us.

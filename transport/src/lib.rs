@@ -28,7 +28,7 @@ mod wire;
 mod xsk;
 
 pub use devices::{Device, DeviceError, Devices};
-pub use driver::{Driver, Guests, Peer, Seat, Serve};
+pub use driver::{Driver, Guests, Peer, Seat, Serve, entropy};
 pub use ether::{METADATA_IP, METADATA_PORT};
 pub use links::{Interface, LinkEvent, Links};
 pub use metrics::describe;

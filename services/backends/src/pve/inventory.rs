@@ -40,7 +40,9 @@ impl Default for Settings {
 pub struct Digest([u8; 20]);
 
 impl Digest {
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    /// The digest of a whole file.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
         Self(openssl::sha::sha1(bytes))
     }
 }

@@ -1,0 +1,134 @@
+//! From interfaces to guests: who appears gets a seat, a stack and a guard; who vanishes leaves them.
+//!
+//! In come link events and the guard's reports; out go seats to the ring and jobs to the guard. A seat is free again
+//! only when the kernel sends nobody there any more. Refused: names that are no VM's, and link kinds that the
+//! configuration does not accept (anyone with CAP_NET_ADMIN can give a device a tap's name).
+
+use std::collections::HashMap;
+
+use metrics::{counter, describe_counter, describe_gauge, gauge};
+use pve_imds_datasources::Router;
+use pve_imds_model::request::Link;
+use pve_imds_model::tap::TapName;
+use pve_imds_transport::bpf::Slot;
+use pve_imds_transport::{Guests as Seats, Interface, Seat, Server, Slots};
+use tokio::sync::watch;
+use tower::ServiceBuilder;
+
+use super::guard::Report;
+use super::stack::{Node, adopt, stack};
+
+/// Which interfaces are guests'.
+#[derive(Clone, Debug)]
+pub struct Accept {
+    /// Link kinds that may be.
+    pub kinds: Vec<String>,
+}
+
+impl Accept {
+    /// The tap this interface is, if it is one.
+    #[must_use]
+    pub fn tap(&self, interface: &Interface) -> Option<TapName> {
+        let tap = TapName::parse(&interface.name)?;
+        if self.kinds.iter().any(|kind| *kind == interface.kind) {
+            return Some(tap);
+        }
+        tracing::debug!(interface = %interface.name, kind = %interface.kind, "not a kind of guest interface");
+        None
+    }
+}
+
+/// Everyone who has a seat.
+#[derive(Debug)]
+pub struct Guests {
+    accept: Accept,
+    node: Node,
+    router: Router,
+    ring: Seats,
+    slots: Slots,
+    seated: HashMap<u32, (Interface, Seat)>,
+    drain: watch::Sender<bool>,
+}
+
+impl Guests {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(accept: Accept, node: Node, router: Router, ring: Seats) -> Self {
+        let slots = Slots::new(Slot::CAPACITY);
+        Self { accept, node, router, ring, slots, seated: HashMap::new(), drain: watch::Sender::new(false) }
+    }
+
+    /// An interface appeared. If it is a guest's: its seat, for the guard.
+    pub fn appeared(&mut self, interface: &Interface) -> Option<Seat> {
+        let tap = self.accept.tap(interface)?;
+        let Some(seat) = self.slots.take() else {
+            tracing::error!(interface = %interface.name, "no seat left; the guest is not served");
+            return None;
+        };
+        let link = Link { tap, index: interface.index };
+        let service = ServiceBuilder::new().map_request(adopt).service(stack(&self.node, link, self.router.clone()));
+        self.ring.add(seat, Box::new(Server::new(service, self.drain.subscribe())));
+        self.seated.insert(interface.index, (interface.clone(), seat));
+        self.show();
+        tracing::debug!(interface = %interface.name, index = interface.index, vmid = %tap.vmid, "interface appeared");
+        Some(seat)
+    }
+
+    /// An interface vanished. If it was a guest's: the seat it had, for the guard.
+    pub fn vanished(&mut self, interface: &Interface) -> Option<Seat> {
+        let (_, seat) = self.seated.remove(&interface.index)?;
+        self.ring.remove(seat);
+        self.show();
+        tracing::info!(interface = %interface.name, index = interface.index, "interface vanished");
+        Some(seat)
+    }
+
+    /// What the guard reports.
+    pub fn reported(&mut self, report: Report) {
+        match report {
+            Report::Guarded(interface, swap) => {
+                counter!(ATTACHMENTS, "result" => "guarded").increment(1);
+                tracing::info!(interface = %interface.name, index = interface.index, ?swap, "guarded and served");
+            }
+            // A guest that is gone before its turn is no failure.
+            Report::Failed(interface, error) if self.seated.contains_key(&interface.index) => {
+                counter!(ATTACHMENTS, "result" => "failed").increment(1);
+                tracing::error!(interface = %interface.name, error, "cannot guard the interface; trying again");
+            }
+            Report::Failed(..) => {}
+            Report::Released(seat) => self.slots.free(seat),
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.seated.len()
+    }
+
+    /// Asks every connection to finish the answer it is in.
+    pub fn drain(&self) {
+        self.drain.send_replace(true);
+    }
+
+    /// Connections still open. Each holds one receiver, and so does each guest's server.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.drain.receiver_count().saturating_sub(self.seated.len())
+    }
+
+    fn show(&self) {
+        // Exact up to 2^53 guests.
+        #[expect(clippy::cast_precision_loss, reason = "there are at most 4096")]
+        gauge!(GUESTS).set(self.seated.len() as f64);
+    }
+}
+
+const GUESTS: &str = "pve_imds_guests";
+const ATTACHMENTS: &str = "pve_imds_guard_attachments_total";
+
+/// Describes the metrics of this room. Call once after the recorder is installed.
+pub fn describe() {
+    describe_gauge!(GUESTS, "Guest interfaces that have a seat");
+    describe_counter!(ATTACHMENTS, "Attempts to guard an interface, by result");
+}

@@ -1,0 +1,84 @@
+//! The ring's thread: the AF_XDP socket, the driver and every guest's connections, on one runtime of one thread.
+//!
+//! Handing a request over to another thread costs more than answering it, so nothing here may wait for anything but
+//! frames; what is slow runs elsewhere. In comes the index of the device to bind; out come a handle to say which guests
+//! there are and the socket to be put into the map that `funnel` redirects to.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pve_imds_transport::bpf::Epoch;
+use pve_imds_transport::{Driver, Guests, Xsk, entropy};
+use tokio::sync::oneshot;
+
+/// How long an older socket may hold the queue. Right after a kill the kernel still has it for some milliseconds.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// A running ring.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// Says which guests there are. The ring ends when the last of its kind is dropped.
+    pub guests: Guests,
+    /// Another descriptor of the socket.
+    pub socket: OwnedFd,
+    /// How the ring ended.
+    pub ended: oneshot::Receiver<io::Result<()>>,
+    thread: JoinHandle<()>,
+}
+
+impl Ring {
+    /// Binds the socket to the device and starts to read.
+    ///
+    /// # Errors
+    /// The socket cannot be bound, or no thread can be started.
+    pub(super) fn start(device: u32, epoch: Epoch) -> io::Result<Self> {
+        let (bound, binding) = std::sync::mpsc::channel();
+        let (end, ended) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("ring".into()).spawn(move || {
+            let result = run(device, epoch, &bound);
+            match result {
+                // Nobody waits for how it ended when the daemon stops.
+                Ok(ended) => drop(end.send(ended)),
+                Err(error) => drop(bound.send(Err(error))),
+            }
+        })?;
+        let (guests, socket) = binding.recv().map_err(|_| io::Error::other("the ring's thread died"))??;
+        Ok(Self { guests, socket, ended, thread })
+    }
+
+    /// Lets the ring end: after this nobody reads frames any more.
+    pub(super) fn stop(self) {
+        drop(self.guests);
+        if self.thread.join().is_err() {
+            tracing::error!("the ring's thread panicked");
+        }
+    }
+}
+
+type Bound = io::Result<(Guests, OwnedFd)>;
+
+fn run(device: u32, epoch: Epoch, bound: &std::sync::mpsc::Sender<Bound>) -> io::Result<io::Result<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let socket = bind(device)?;
+        let duplicate = socket.as_fd().try_clone_to_owned()?;
+        let (driver, guests) = Driver::new(socket, epoch, entropy);
+        // The starter is gone only if it gave up waiting; then the missing handle ends the driver.
+        let _ = bound.send(Ok((guests, duplicate)));
+        Ok(driver.run().await)
+    })
+}
+
+fn bind(device: u32) -> io::Result<Xsk> {
+    let patience = Instant::now() + BUSY;
+    loop {
+        match Xsk::bind(device) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+}

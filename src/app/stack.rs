@@ -1,0 +1,100 @@
+//! The tower stack: what happens to every request of one guest, outermost first.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use pve_imds_datasources::backends::pve::Inventory;
+use pve_imds_middleware::catch::CatchLayer;
+use pve_imds_middleware::classify::ClassifyLayer;
+use pve_imds_middleware::deadline::DeadlineLayer;
+use pve_imds_middleware::emulate::EmulateLayer;
+use pve_imds_middleware::guard::{GuardLayer, GuardSettings};
+use pve_imds_middleware::identify::IdentifyLayer;
+use pve_imds_middleware::limits::{GuestLimits, LimitsLayer};
+use pve_imds_middleware::rescue::RescueLayer;
+use pve_imds_middleware::telemetry::TelemetryLayer;
+use pve_imds_middleware::{RequestBody, ResponseBody, bounds, boxed};
+use pve_imds_model::fault::Fault;
+use pve_imds_model::request::{Directory, Emulation, Link, Peer};
+use pve_imds_transport as transport;
+use tower::{Service, ServiceBuilder};
+
+/// What all guests' stacks share.
+#[derive(Clone)]
+pub struct Node {
+    /// Whose interface is it?
+    pub directory: Arc<dyn Directory>,
+    /// Names, sizes.
+    pub guard: GuardLayer,
+    /// What VMs are shown unless they say otherwise.
+    pub emulation: Emulation,
+}
+
+impl Node {
+    /// Guests are looked up in `directory`.
+    #[must_use]
+    pub fn new(directory: Arc<dyn Directory>, guard: GuardSettings, emulation: Emulation) -> Self {
+        Self { directory, guard: GuardLayer::new(guard), emulation }
+    }
+
+    /// Guests are looked up in the inventory.
+    #[must_use]
+    pub fn of(inventory: Arc<Inventory>, allowed_hosts: Vec<String>, emulation: Emulation) -> Self {
+        Self::new(inventory, GuardSettings { allowed_hosts, ..GuardSettings::default() }, emulation)
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("emulation", &self.emulation).finish_non_exhaustive()
+    }
+}
+
+/// The stack of the guest behind `link`, around `router`. Made once for each interface: what is fixed while it lives
+/// is decided here and not per request. Clones share the guest's limits.
+pub fn stack<R>(
+    node: &Node,
+    link: Link,
+    router: R,
+) -> impl Service<Request<RequestBody>, Response = Response<ResponseBody>, Error = Infallible, Future: Send>
++ Clone
++ Send
++ 'static
+where
+    R: Service<Request<RequestBody>, Response = Response<ResponseBody>, Error = Fault> + Clone + Send + 'static,
+    R::Future: Send + 'static,
+{
+    ServiceBuilder::new()
+        // Outside everything: a panic anywhere below costs one answer and nobody else's connection.
+        .layer(CatchLayer::new(link))
+        // Above rescue, so that it sees how every request ended, refusals and all; below catch, which ends what it
+        // cannot see the end of.
+        .layer(TelemetryLayer::new(link))
+        // Above rescue, which speaks the endpoint's language, and first of all that look at the path.
+        .layer(ClassifyLayer::new())
+        // Below it errors are errors, above it they are answers.
+        .layer(RescueLayer::new(link))
+        // Before anything is spent on the request.
+        .layer(LimitsLayer::new(GuestLimits::new()))
+        // Around all that can take time; a refused request never starts the clock.
+        .layer(DeadlineLayer::new(bounds::REQUEST_TIME))
+        // Forwarded, misnamed and oversized requests end before anyone looks the guest up.
+        .layer(node.guard.clone())
+        // Never rejects: some endpoints answer whatever breaks.
+        .layer(IdentifyLayer::new(node.directory.clone(), link))
+        // Last, because a VM's own policy will decide it.
+        .layer(EmulateLayer::new(node.emulation))
+        .service(router)
+}
+
+/// A request as the transport hands it over, made into one the stack takes: its body as the one type, its far end in
+/// the model's words.
+pub fn adopt(request: Request<hyper::body::Incoming>) -> Request<RequestBody> {
+    let peer = request.extensions().get::<transport::Peer>().copied();
+    let mut request = request.map(boxed);
+    if let Some(transport::Peer { mac, ip, port }) = peer {
+        request.extensions_mut().insert(Peer { mac, ip, port });
+    }
+    request
+}

@@ -1,0 +1,144 @@
+//! The command line: what may be asked for. Shapes only; [`crate::cmd`] does it.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+use crate::config::ConfigError;
+
+/// The instance metadata service of a Proxmox VE node: every guest asks http://169.254.169.254 and gets its own
+/// metadata.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pve-imds",
+    version,
+    after_help = "Exit status: 0 done, 1 failed, 64 usage or configuration.\n\
+                  Every option of the configuration can also be set by an environment variable: \
+                  datapath.pin_dir is PVE_IMDS_DATAPATH_PIN_DIR."
+)]
+pub struct Cli {
+    /// Configuration file [default: /etc/pve-imds/config.yaml, if it exists]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// What to do [default: serve]
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the guests of this node until SIGTERM
+    Serve,
+    /// The configuration: check it, show it
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print what a VM would get, byte for byte, through the whole stack; needs no daemon
+    View(View),
+    /// Print a VM's configuration as it is understood, as JSON
+    Inspect(Inspect),
+    /// List guest interfaces: whose they are and whether they are guarded
+    Taps(Taps),
+    /// The kernel programs that keep everyone else from speaking as the metadata address
+    #[command(subcommand)]
+    Guard(GuardCommand),
+}
+
+/// `config`
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Exit 0 if the configuration can be run, 64 and say why not otherwise
+    Check,
+    /// Print every option in effect and where its value is from
+    Show,
+}
+
+/// `view`
+#[derive(Debug, clap::Args)]
+pub struct View {
+    /// Which VM
+    pub vmid: u32,
+    /// Which path
+    #[arg(default_value = "/nocloud/user-data")]
+    pub path: String,
+    /// Print the status line and the headers too
+    #[arg(short, long)]
+    pub include: bool,
+    /// Ask on this NIC [default: the VM's first]
+    #[arg(long, value_name = "N")]
+    pub nic: Option<u8>,
+}
+
+/// `inspect`
+#[derive(Debug, clap::Args)]
+pub struct Inspect {
+    /// A VMID, looked up under pve_dir, or a file ("-": standard input)
+    #[arg(value_name = "FILE|VMID")]
+    pub what: String,
+}
+
+/// `taps`
+#[derive(Debug, clap::Args)]
+pub struct Taps {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `guard`
+#[derive(Debug, Subcommand)]
+pub enum GuardCommand {
+    /// List guarded interfaces and the programs on them
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take every program off: from then on anyone on a bridge can speak as the metadata address
+    Remove,
+}
+
+/// EX_USAGE (sysexits.h): usage or configuration.
+const USAGE: u8 = 64;
+
+/// Reads the arguments, does what they say, and says what went wrong on standard error.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody is left to tell if even this cannot be written.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match cmd::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error)
+            if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+        {
+            // `pve-imds view 100 | head`: the reader has what it wanted.
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("pve-imds: {}", sentence(&error));
+            let usage = error.downcast_ref::<ConfigError>().is_some() || error.downcast_ref::<cmd::Usage>().is_some();
+            ExitCode::from(if usage { USAGE } else { 1 })
+        }
+    }
+}
+
+/// An error and its causes, each once.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}

@@ -1,0 +1,62 @@
+//! What each command does, one file each.
+
+mod config;
+mod guard;
+mod inspect;
+mod serve;
+mod taps;
+mod view;
+
+use std::path::Path;
+
+use anyhow::Context;
+use pve_imds_datasources::backends::pve::{Inventory, Settings};
+use pve_imds_model::vm::VmId;
+
+use crate::app;
+use crate::cli::{Cli, Command, ConfigCommand, GuardCommand};
+use crate::config::{Checked, load};
+
+/// The arguments cannot be meant.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub String);
+
+/// Does it.
+///
+/// # Errors
+/// What went wrong; [`Usage`] and configuration errors are the user's to mend.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
+    let loaded = load(cli.config.as_deref());
+    match cli.command.unwrap_or(Command::Serve) {
+        Command::Serve => serve::run(loaded?),
+        Command::Config(ConfigCommand::Check) => config::check(&loaded?),
+        Command::Config(ConfigCommand::Show) => config::show(&loaded?),
+        Command::View(view) => view::run(&loaded?.checked, &view),
+        Command::Inspect(inspect) => inspect::run(loaded, &inspect),
+        Command::Taps(taps) => taps::run(&loaded?.checked, &taps),
+        Command::Guard(GuardCommand::Status { json }) => guard::status(&loaded?.checked, json),
+        Command::Guard(GuardCommand::Remove) => guard::remove(&loaded?.checked),
+    }
+}
+
+/// A VMID from the command line.
+fn vmid(number: u32) -> Result<VmId, Usage> {
+    VmId::new(number).ok_or_else(|| Usage(format!("{number} is no VMID; VMIDs are 100 to 999999999")))
+}
+
+/// The inventory as it is now. Nothing follows it: a command reads once.
+fn inventory(checked: &Checked) -> anyhow::Result<std::sync::Arc<Inventory>> {
+    let settings = Settings { events: false, ..app::inventory(checked) };
+    let (inventory, _watcher) = Inventory::open(settings).context("cannot read the VMs' configurations")?;
+    Ok(inventory)
+}
+
+/// Why a VM was not found, with the mend.
+fn no_such_vm(vmid: VmId, dir: &Path, inventory: &Inventory) -> anyhow::Error {
+    if inventory.is_stale() {
+        anyhow::anyhow!("VM {vmid}: {} cannot be read (pve_dir); is pve-cluster running?", dir.display())
+    } else {
+        anyhow::anyhow!("VM {vmid}: no configuration under {} (pve_dir)", dir.display())
+    }
+}

@@ -1,0 +1,61 @@
+//! `inspect`: a VM's configuration as it is understood.
+//!
+//! The JSON has the fields of the project's configuration fixtures. Warnings, with their lines, go to standard error.
+
+use std::io::{Read, Write, stderr, stdin, stdout};
+use std::path::Path;
+
+use anyhow::Context;
+use pve_imds_datasources::backends::pve::Digest;
+use pve_imds_model::conf;
+use pve_imds_model::vm::VmId;
+use serde_json::{Value, json};
+
+use super::{Usage, inventory, no_such_vm};
+use crate::cli::Inspect;
+use crate::config::{ConfigError, Loaded};
+
+/// Proxmox's own limit of a file under `/etc/pve`.
+const LARGEST: u64 = 1 << 20;
+
+/// A file on standard input, or one whose name says no VMID, is treated as this VM's.
+const NOBODY: u32 = 100;
+
+pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> anyhow::Result<()> {
+    let what = inspect.what.as_str();
+    if let Some(vmid) = what.parse().ok().and_then(VmId::new).filter(|_| !Path::new(what).exists()) {
+        let checked = loaded?.checked;
+        let inventory = inventory(&checked)?;
+        let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
+        let warnings: Vec<String> = record.warnings.iter().map(ToString::to_string).collect();
+        return print(serde_json::to_value(&*record.vm)?, &record.digest, &warnings);
+    }
+    let (bytes, name) = if what == "-" {
+        (read(stdin())?, "standard input")
+    } else {
+        let file = std::fs::File::open(what).map_err(|error| Usage(format!("cannot read {what}: {error}")))?;
+        (read(file).with_context(|| format!("cannot read {what}"))?, what)
+    };
+    let number = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(VmId::parse);
+    let vmid = number.or(VmId::new(NOBODY)).context("a VMID in range")?;
+    let parsed = conf::parse(vmid, &bytes);
+    let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    print(serde_json::to_value(&parsed.vm)?, &Digest::of(&bytes), &warnings)
+}
+
+fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    anyhow::ensure!(bytes.len() as u64 <= LARGEST, "larger than 1 MiB, which no configuration is");
+    Ok(bytes)
+}
+
+fn print(mut vm: Value, digest: &Digest, warnings: &[String]) -> anyhow::Result<()> {
+    vm["digest"] = json!(digest.to_string());
+    vm["warnings"] = json!(warnings.len());
+    for warning in warnings {
+        writeln!(stderr(), "warning: {warning}")?;
+    }
+    writeln!(stdout(), "{vm:#}")?;
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! `serve`: the daemon.
+
+use anyhow::Context;
+use pve_imds_observability::{Settings, install, report_panics};
+
+use crate::app;
+use crate::config::Loaded;
+
+/// Installs the receivers of signals, then serves. Configuration has been read by now and nothing is bound yet.
+pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
+    let checked = loaded.checked;
+    let guard = install(&Settings {
+        level: checked.log_level.clone(),
+        format: checked.log_format,
+        otlp_endpoint: checked.otlp_endpoint.clone(),
+        service_version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: checked.node_name.clone(),
+    })?;
+    report_panics();
+    app::describe();
+    let file = loaded.file.map_or_else(|| "none".to_owned(), |file| file.display().to_string());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), file, "starting");
+    // One thread: everything that is fast runs on the ring's, everything that is slow on threads of its own.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    runtime.block_on(app::serve(checked, guard.metrics().clone()))
+}

@@ -1,0 +1,68 @@
+//! `view`: the answer a VM would get, through the real stack, in this process.
+
+use std::io::{Write, stdout};
+
+use anyhow::{Context, bail};
+use http::Request;
+use http_body_util::BodyExt;
+use pve_imds_middleware::empty;
+use pve_imds_model::request::Link;
+use pve_imds_model::tap::TapName;
+use tower::ServiceExt;
+
+use super::{Usage, inventory, no_such_vm, vmid};
+use crate::app;
+use crate::app::stack::{Node, stack};
+use crate::cli::View;
+use crate::config::Checked;
+
+pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
+    let vmid = vmid(view.vmid)?;
+    if !view.path.starts_with('/') {
+        return Err(Usage(format!("{:?} is no path; paths begin with /", view.path)).into());
+    }
+    let inventory = inventory(checked)?;
+    let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
+    let first = record.vm.nets.iter().map(|nic| nic.index).min();
+    let Some(nic) = view.nic.or(first) else {
+        bail!("VM {vmid} has no network interface; give it one: qm set {vmid} --net0 virtio,bridge=vmbr0");
+    };
+    // There is no interface, so none of this kernel's indexes is right.
+    let link = Link { tap: TapName { vmid, nic }, index: 0 };
+    let node = Node::of(inventory, checked.allowed_hosts.clone(), checked.emulation);
+    let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
+    let (head, body) = runtime.block_on(async {
+        let response =
+            stack(&node, link, app::router(checked)).oneshot(request).await.unwrap_or_else(|never| match never {});
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.map_err(|error| anyhow::anyhow!("the answer broke off: {error}"))?;
+        anyhow::Ok((head, body.to_bytes()))
+    })?;
+    let mut out = stdout().lock();
+    if view.include {
+        writeln!(out, "HTTP/1.1 {}", head.status)?;
+        for (name, value) in &head.headers {
+            writeln!(out, "{name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+        }
+        writeln!(out)?;
+    }
+    if head.status.is_success() || view.include {
+        out.write_all(&body)?;
+    }
+    out.flush()?;
+    if head.status.is_success() {
+        return Ok(());
+    }
+    let outcome = String::from_utf8_lossy(&body);
+    bail!(
+        "VM {vmid} would get {} for {}: {}",
+        head.status,
+        view.path,
+        match outcome.trim() {
+            "" => "nothing is served there",
+            text => text,
+        }
+    );
+}

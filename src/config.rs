@@ -1,0 +1,81 @@
+//! The configuration: read once, at start, from a file and the environment.
+//!
+//! In come a path and the environment; out comes a [`Checked`] or a [`ConfigError`] that names the file, the key and
+//! the mend. Nothing else in the product reads either.
+
+mod check;
+mod layers;
+mod schema;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use check::Checked;
+pub use layers::{LayerError, Layers, Setting, Source};
+pub use schema::Config;
+
+/// Read if no other file is named, and may be absent.
+pub const DEFAULT_FILE: &str = "/etc/pve-imds/config.yaml";
+
+/// Why there is no configuration to run.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The named file cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Read {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be understood.
+    #[error("{path}: {source}", path = .path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: LayerError,
+    },
+    /// The environment cannot be understood.
+    #[error("environment: {0}")]
+    Environment(LayerError),
+    /// The values do not make sense.
+    #[error("{}", .0.join("\n"))]
+    Values(Vec<String>),
+}
+
+/// A configuration and where each value is from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// To run.
+    pub checked: Checked,
+    /// To show.
+    pub layers: Layers,
+    /// The file that was read, if there was one.
+    pub file: Option<PathBuf>,
+}
+
+/// Reads `path`, or [`DEFAULT_FILE`] if that exists, and the environment.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
+    let named = path.is_some();
+    let path = path.unwrap_or(Path::new(DEFAULT_FILE)).to_owned();
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => Some(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !named => None,
+        Err(source) => return Err(ConfigError::Read { path, source }),
+    };
+    let mut layers = Layers::defaults();
+    if let Some(bytes) = &bytes {
+        layers = layers.file(bytes).map_err(|source| ConfigError::File { path: path.clone(), source })?;
+    }
+    let variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let layers = layers.environment(variables).map_err(ConfigError::Environment)?;
+    let config = layers.config().map_err(|source| ConfigError::File { path: path.clone(), source })?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let checked = check::check(&layers, &config, host.trim()).map_err(ConfigError::Values)?;
+    Ok(Loaded { checked, layers, file: bytes.map(|_| path) })
+}

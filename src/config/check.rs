@@ -1,0 +1,219 @@
+//! From what was written to what is meant: a [`Config`] in, a [`Checked`] or every complaint out.
+//!
+//! Everything past start-up takes a [`Checked`], so that "an address", "a prefix that fits an interface's name" and
+//! "nothing that this version cannot do" are types and not habits.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use pve_imds_model::request::Emulation;
+use pve_imds_observability::Format;
+
+use super::layers::Layers;
+use super::schema::Config;
+
+/// A configuration that can be run.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The tree of configurations.
+    pub pve_dir: PathBuf,
+    /// This node.
+    pub node_name: String,
+    /// What VMs are shown unless they say otherwise.
+    pub emulation: Emulation,
+    /// Filter of the log.
+    pub log_level: String,
+    /// Form of the log.
+    pub log_format: Format,
+    /// Where metrics and health are asked for.
+    pub management: Option<SocketAddr>,
+    /// Names guests may ask for besides ours.
+    pub allowed_hosts: Vec<String>,
+    /// Where links are pinned.
+    pub pin_dir: PathBuf,
+    /// How our devices' names begin.
+    pub device_prefix: String,
+    /// Link kinds of guests' interfaces.
+    pub accept_kinds: Vec<String>,
+    /// `/nocloud/` is served.
+    pub nocloud_enabled: bool,
+    /// Where traces go.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// `IFNAMSIZ` without the final NUL: what an interface's name holds (netdevice(7)).
+const INTERFACE_NAME: usize = 15;
+
+/// Checks everything and reports everything that is wrong, not only the first.
+///
+/// # Errors
+/// One sentence for each complaint, each naming its key.
+pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Checked, Vec<String>> {
+    let mut wrong = Vec::new();
+    unavailable(config, &mut wrong);
+    let emulation = match config.emulate.as_str() {
+        "auto" => Emulation::Auto,
+        "openstack" => Emulation::Openstack,
+        "ec2" => Emulation::Ec2,
+        other => {
+            wrong.push(format!("emulate must be auto, openstack or ec2, not {other:?}"));
+            Emulation::default()
+        }
+    };
+    let log_format = match config.log.format.as_str() {
+        "auto" => Format::Auto,
+        "journald" => Format::Journald,
+        "text" => Format::Text,
+        "json" => Format::Json,
+        other => {
+            wrong.push(format!("log.format must be auto, journald, text or json, not {other:?}"));
+            Format::Auto
+        }
+    };
+    let management = management(layers, config, &mut wrong);
+    if config.pve_dir.is_empty() {
+        wrong.push("pve_dir must name a directory".into());
+    }
+    let pin_dir = PathBuf::from(&config.datapath.pin_dir);
+    if !pin_dir.is_absolute() {
+        wrong.push("datapath.pin_dir must be an absolute path".into());
+    }
+    let prefix = &config.datapath.device_prefix;
+    let fits = (1..INTERFACE_NAME).contains(&prefix.len());
+    if !fits || !prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) || prefix.starts_with("tap") {
+        wrong.push(format!(
+            "datapath.device_prefix must be 1 to {} letters, digits, '-', '_' or '.' and not begin with \"tap\"",
+            INTERFACE_NAME - 1
+        ));
+    }
+    if config.datapath.accept_kinds.is_empty() {
+        wrong.push("datapath.accept_kinds must name at least one link kind (tun)".into());
+    }
+    let endpoint = &config.otlp.endpoint;
+    if !endpoint.is_empty() && !endpoint.starts_with("http://") {
+        wrong.push("otlp.endpoint must be an http:// URL; let a collector on this node speak TLS".into());
+    }
+    let node_name = match config.node_name.as_str() {
+        "" => host.split('.').next().unwrap_or_default().to_owned(),
+        name => name.to_owned(),
+    };
+    if node_name.is_empty() || node_name.contains(['/', '\0']) {
+        wrong.push("node_name must be this node's name under /etc/pve/nodes".into());
+    }
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    Ok(Checked {
+        pve_dir: config.pve_dir.clone().into(),
+        node_name,
+        emulation,
+        log_level: config.log_level.clone(),
+        log_format,
+        management,
+        allowed_hosts: config.http.allowed_hosts.clone(),
+        pin_dir,
+        device_prefix: prefix.clone(),
+        accept_kinds: config.datapath.accept_kinds.clone(),
+        nocloud_enabled: config.nocloud.enabled,
+        otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
+    })
+}
+
+fn management(layers: &Layers, config: &Config, wrong: &mut Vec<String>) -> Option<SocketAddr> {
+    let (key, text) = match (config.metrics_addr.as_str(), config.management.listen.as_str()) {
+        ("", listen) => ("management.listen", listen),
+        (old, _) if layers.is_default("management.listen") => ("metrics_addr", old),
+        (old, listen) if old == listen => ("management.listen", listen),
+        _ => {
+            wrong.push("metrics_addr is the old name of management.listen; set only one of them".into());
+            return None;
+        }
+    };
+    if text.is_empty() {
+        return None;
+    }
+    // The peer took ":9100" for every address.
+    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    match full.parse() {
+        Ok(address) => Some(address),
+        Err(_) => {
+            wrong.push(format!("{key} must be an address and a port (127.0.0.1:9100), not {text:?}"));
+            None
+        }
+    }
+}
+
+/// Options whose part of the product is not in this version. Accepting them in silence would be a promise.
+fn unavailable(config: &Config, wrong: &mut Vec<String>) {
+    let exclude = &config.guests.exclude;
+    let asked = [
+        ("secrets.enabled", config.secrets.enabled),
+        ("pxe.enabled", config.pxe.enabled),
+        ("jwks.listen", !config.jwks.listen.is_empty()),
+        ("guests.exclude.vmids", !exclude.vmids.is_empty()),
+        ("guests.exclude.pools", !exclude.pools.is_empty()),
+        ("guests.exclude.tags", !exclude.tags.is_empty()),
+        ("guests.exclude.bridges", !exclude.bridges.is_empty()),
+    ];
+    for (key, _) in asked.into_iter().filter(|(_, asked)| *asked) {
+        wrong.push(format!("{key} is set, but this version has no such function yet; leave it out"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(file: &str) -> Result<Checked, Vec<String>> {
+        let layers = Layers::defaults().file(file.as_bytes()).unwrap();
+        check(&layers, &layers.config().unwrap(), "pve1.example.com")
+    }
+
+    #[test]
+    fn the_defaults_can_be_run() {
+        let checked = checked("").unwrap();
+        assert_eq!(checked.node_name, "pve1");
+        assert_eq!(checked.management, Some(([127, 0, 0, 1], 9100).into()));
+        assert_eq!(checked.device_prefix, "imds-");
+        assert!(checked.nocloud_enabled);
+    }
+
+    #[test]
+    fn each_complaint_names_its_key() {
+        for (file, key) in [
+            ("emulate: gcp", "emulate"),
+            ("log: {format: xml}", "log.format"),
+            ("management: {listen: somewhere}", "management.listen"),
+            ("metrics_addr: x", "metrics_addr"),
+            ("metrics_addr: 127.0.0.1:1\nmanagement: {listen: '127.0.0.1:2'}", "metrics_addr"),
+            ("pve_dir: ''", "pve_dir"),
+            ("node_name: a/b", "node_name"),
+            ("datapath: {pin_dir: bpf}", "datapath.pin_dir"),
+            ("datapath: {device_prefix: ''}", "datapath.device_prefix"),
+            ("datapath: {device_prefix: fifteen-letters}", "datapath.device_prefix"),
+            ("datapath: {device_prefix: 'a b'}", "datapath.device_prefix"),
+            ("datapath: {device_prefix: tap1i}", "datapath.device_prefix"),
+            ("datapath: {accept_kinds: []}", "datapath.accept_kinds"),
+            ("otlp: {endpoint: 'https://x'}", "otlp.endpoint"),
+            ("secrets: {enabled: true}", "secrets.enabled"),
+            ("pxe: {enabled: true}", "pxe.enabled"),
+            ("jwks: {listen: ':1'}", "jwks.listen"),
+            ("guests: {exclude: {vmids: [100]}}", "guests.exclude.vmids"),
+            ("guests: {exclude: {tags: [a]}}", "guests.exclude.tags"),
+        ] {
+            let wrong = checked(file).unwrap_err();
+            assert!(wrong.len() == 1 && wrong[0].starts_with(key), "{file}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn everything_wrong_is_reported_at_once() {
+        assert_eq!(checked("emulate: x\npve_dir: ''\nlog: {format: x}").unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn the_old_name_still_works() {
+        assert_eq!(checked("metrics_addr: ':9200'").unwrap().management, Some(([0, 0, 0, 0], 9200).into()));
+        assert_eq!(checked("management: {listen: ''}").unwrap().management, None);
+    }
+}

@@ -1,0 +1,375 @@
+//! Defaults, file and environment, laid over each other.
+//!
+//! In come the bytes of the file and the environment; out comes a [`Config`] and, for each option, where its value is
+//! from. Environment names are derived from the options' paths and never taken apart, so no name is written twice and
+//! none is ambiguous. Refused, each with the key in the sentence and a suggestion: unknown keys, unknown `PVE_IMDS_…`
+//! variables, values of another shape than the default's.
+
+use std::collections::BTreeMap;
+
+use pve_imds_model::yaml;
+use serde_json::{Map, Value};
+
+use super::schema::Config;
+
+/// Variables that start so are ours.
+const PREFIX: &str = "PVE_IMDS_";
+
+/// Where an option's value is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Built in.
+    Default,
+    /// The configuration file.
+    File,
+    /// A `PVE_IMDS_…` variable.
+    Environment,
+}
+
+impl Source {
+    /// The word that `config show` prints.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Environment => "environment",
+        }
+    }
+}
+
+/// What cannot be laid over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayerError {
+    /// The file is no YAML mapping we take.
+    #[error("{0}")]
+    Yaml(String),
+    /// The file is valid YAML and no mapping.
+    #[error("the file must be a mapping of options")]
+    NotAMapping,
+    /// No such option.
+    #[error("unknown option {key}{}", suggestion(.nearest))]
+    UnknownKey {
+        /// As written, sections joined by dots.
+        key: String,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+    /// No such variable.
+    #[error("unknown environment variable {name}{}", suggestion(.nearest))]
+    UnknownVariable {
+        /// As written.
+        name: String,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+    /// The value has another shape.
+    #[error("{key} must be {expected}")]
+    Shape {
+        /// Option or variable.
+        key: String,
+        /// A shape in words.
+        expected: &'static str,
+    },
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
+/// One option: its path joined by dots, value and source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// `datapath.pin_dir`
+    pub key: String,
+    /// As it is in effect.
+    pub value: Value,
+    /// Where it is from.
+    pub source: Source,
+}
+
+/// All options in effect.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    leaves: BTreeMap<String, (Value, Source)>,
+}
+
+impl Layers {
+    /// The defaults alone.
+    #[must_use]
+    pub fn defaults() -> Self {
+        let mut leaves = BTreeMap::new();
+        // A struct of strings, numbers and lists always serialises.
+        if let Ok(Value::Object(config)) = serde_json::to_value(Config::default()) {
+            collect(&mut leaves, "", config);
+        }
+        Self { leaves }
+    }
+
+    /// Lays the configuration file over what is there.
+    ///
+    /// # Errors
+    /// See [`LayerError`].
+    pub fn file(mut self, bytes: &[u8]) -> Result<Self, LayerError> {
+        let value: Option<Value> = yaml::read(bytes).map_err(|error| LayerError::Yaml(error.to_string()))?;
+        match value {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(map)) => self.lay("", map)?,
+            Some(_) => return Err(LayerError::NotAMapping),
+        }
+        Ok(self)
+    }
+
+    fn lay(&mut self, above: &str, map: Map<String, Value>) -> Result<(), LayerError> {
+        for (name, value) in map {
+            let key = if above.is_empty() { name } else { format!("{above}.{name}") };
+            let section = format!("{key}.");
+            let is_section = self.leaves.keys().any(|leaf| leaf.starts_with(&section));
+            match (value, self.leaves.get_mut(&key)) {
+                (value, Some(leaf)) => *leaf = (shaped(&key, value, &leaf.0)?, Source::File),
+                (Value::Object(map), None) if is_section => self.lay(&key, map)?,
+                // An empty section is written as `secrets:` alone.
+                (Value::Null, None) if is_section => {}
+                (_, None) if is_section => return Err(LayerError::Shape { key, expected: "a section of options" }),
+                (_, None) => {
+                    let nearest = nearest(&key, self.leaves.keys());
+                    return Err(LayerError::UnknownKey { key, nearest });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays `PVE_IMDS_…` variables over what is there; others are ignored.
+    ///
+    /// # Errors
+    /// See [`LayerError`].
+    pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, LayerError> {
+        let names: BTreeMap<String, String> = self.leaves.keys().map(|key| (variable(key), key.clone())).collect();
+        for (name, text) in variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX)) {
+            let Some(leaf) = names.get(&name).and_then(|key| self.leaves.get_mut(key)) else {
+                let nearest = nearest(&name, names.keys());
+                return Err(LayerError::UnknownVariable { name, nearest });
+            };
+            *leaf = (spelled(&name, &text, &leaf.0)?, Source::Environment);
+        }
+        Ok(self)
+    }
+
+    /// Every option, by key.
+    pub fn settings(&self) -> impl Iterator<Item = Setting> + '_ {
+        self.leaves.iter().map(|(key, (value, source))| Setting {
+            key: key.clone(),
+            value: value.clone(),
+            source: *source,
+        })
+    }
+
+    /// Whether the option has its built-in value because nobody set it.
+    #[must_use]
+    pub fn is_default(&self, key: &str) -> bool {
+        self.leaves.get(key).is_some_and(|(_, source)| *source == Source::Default)
+    }
+
+    /// The options as one structure.
+    ///
+    /// # Errors
+    /// A number that does not fit its option.
+    pub fn config(&self) -> Result<Config, LayerError> {
+        let mut root = Map::new();
+        for (key, (value, _)) in &self.leaves {
+            insert(&mut root, key, value.clone());
+        }
+        serde_json::from_value(Value::Object(root)).map_err(|error| LayerError::Yaml(error.to_string()))
+    }
+}
+
+/// The environment's name of an option.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
+}
+
+fn collect(leaves: &mut BTreeMap<String, (Value, Source)>, above: &str, map: Map<String, Value>) {
+    for (name, value) in map {
+        let key = if above.is_empty() { name } else { format!("{above}.{name}") };
+        match value {
+            Value::Object(map) => collect(leaves, &key, map),
+            leaf => {
+                leaves.insert(key, (leaf, Source::Default));
+            }
+        }
+    }
+}
+
+fn insert(root: &mut Map<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            root.insert(key.to_owned(), value);
+        }
+        Some((section, rest)) => {
+            let inner = root.entry(section).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// A value from the file, if it has the shape of the option's default. `null` is "as if it were not there" nowhere:
+/// it would hide a typo.
+fn shaped(key: &str, value: Value, like: &Value) -> Result<Value, LayerError> {
+    let wrong = |expected| Err(LayerError::Shape { key: key.to_owned(), expected });
+    match (like, value) {
+        (Value::Bool(_), value @ Value::Bool(_)) | (Value::String(_), value @ Value::String(_)) => Ok(value),
+        // A number or bool where text is meant (`node_name: 1`) is what it was written as.
+        (Value::String(_), Value::Number(number)) => Ok(Value::String(number.to_string())),
+        (Value::Array(_), Value::Array(items)) => {
+            let list = items.into_iter().map(|item| listed(key, item));
+            list.collect::<Result<_, _>>().map(Value::Array)
+        }
+        (Value::Bool(_), _) => wrong("true or false"),
+        (Value::Array(_), _) => wrong("a list"),
+        _ => wrong("text"),
+    }
+}
+
+fn listed(key: &str, item: Value) -> Result<Value, LayerError> {
+    match (item, key == NUMBERS) {
+        (value @ Value::Number(_), true) => Ok(value),
+        (value @ Value::String(_), false) => Ok(value),
+        (Value::Number(number), false) => Ok(Value::String(number.to_string())),
+        (_, true) => Err(LayerError::Shape { key: key.to_owned(), expected: "a list of numbers" }),
+        (_, false) => Err(LayerError::Shape { key: key.to_owned(), expected: "a list of texts" }),
+    }
+}
+
+/// The one list of numbers.
+const NUMBERS: &str = "guests.exclude.vmids";
+
+/// A value from a variable: lists by comma, the rest by the shape of the option's default.
+fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, LayerError> {
+    let wrong = |expected| LayerError::Shape { key: name.to_owned(), expected };
+    match like {
+        Value::Bool(_) => text.parse().map(Value::Bool).map_err(|_| wrong("true or false")),
+        Value::Array(_) => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            if name == variable(NUMBERS) {
+                let numbers = items.map(|item| item.parse::<u32>().map(Value::from));
+                numbers.collect::<Result<_, _>>().map(Value::Array).map_err(|_| wrong("numbers, separated by commas"))
+            } else {
+                Ok(Value::Array(items.map(Value::from).collect()))
+            }
+        }
+        _ => Ok(Value::String(text.to_owned())),
+    }
+}
+
+/// The known name that is closest, if it is close.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
+    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+    known
+        .map(|candidate| {
+            let same_leaf = last(candidate) == last(name);
+            (if same_leaf { 0 } else { strsim::damerau_levenshtein(name, candidate) }, candidate)
+        })
+        .filter(|(distance, candidate)| *distance <= candidate.len() / 4 + 1)
+        .min()
+        .map(|(_, candidate)| candidate.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn source(layers: &Layers, key: &str) -> Source {
+        layers.settings().find(|setting| setting.key == key).unwrap().source
+    }
+
+    #[test]
+    fn defaults_are_the_schema() {
+        assert_eq!(Layers::defaults().config().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn file_over_defaults_and_environment_over_file() {
+        let file = b"nocloud: {enabled: false}\ndatapath:\n  pin_dir: /a\n  device_prefix: x-\nsecrets:\n";
+        let variables = environment(&[
+            ("PVE_IMDS_DATAPATH_PIN_DIR", "/b"),
+            ("PVE_IMDS_SECRETS_REQUIRE_REGISTERED_TAGS", "false"),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "101, 102"),
+            ("PVE_IMDS_DATAPATH_ACCEPT_KINDS", "tun,veth"),
+            ("HOME", "/root"),
+        ]);
+        let layers = Layers::defaults().file(file).unwrap().environment(variables).unwrap();
+        let config = layers.config().unwrap();
+        assert!(!config.nocloud.enabled);
+        assert_eq!(config.datapath.pin_dir, "/b");
+        assert_eq!(config.datapath.device_prefix, "x-");
+        assert_eq!(config.datapath.accept_kinds, ["tun", "veth"]);
+        assert!(!config.secrets.require_registered_tags);
+        assert_eq!(config.guests.exclude.vmids, [101, 102]);
+        for (key, expected) in [
+            ("datapath.pin_dir", Source::Environment),
+            ("datapath.device_prefix", Source::File),
+            ("pve_dir", Source::Default),
+        ] {
+            assert_eq!(source(&layers, key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn every_option_has_a_variable_of_its_own() {
+        let layers = Layers::defaults();
+        let names: std::collections::BTreeSet<_> = layers.settings().map(|setting| variable(&setting.key)).collect();
+        assert_eq!(names.len(), layers.settings().count());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (file, expected) in [
+            ("nocluod: {enabled: true}", "unknown option nocluod"),
+            ("nocloud: {enable: true}", "unknown option nocloud.enable; did you mean nocloud.enabled?"),
+            ("pin_dir: /x", "unknown option pin_dir; did you mean datapath.pin_dir?"),
+            ("nocloud: true", "nocloud must be a section of options"),
+            ("nocloud: {enabled: maybe}", "nocloud.enabled must be true or false"),
+            ("http: {allowed_hosts: a}", "http.allowed_hosts must be a list"),
+            ("guests: {exclude: {vmids: [a]}}", "guests.exclude.vmids must be a list of numbers"),
+            ("pve_dir: [a]", "pve_dir must be text"),
+            ("- a", "the file must be a mapping of options"),
+        ] {
+            let error = Layers::defaults().file(file.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{file}: {error}");
+        }
+        for (name, value, expected) in [
+            (
+                "PVE_IMDS_NOCLOUD_ENABLD",
+                "true",
+                "unknown environment variable PVE_IMDS_NOCLOUD_ENABLD; did you mean PVE_IMDS_NOCLOUD_ENABLED?",
+            ),
+            ("PVE_IMDS_NOCLOUD_ENABLED", "yes", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
+            (
+                "PVE_IMDS_GUESTS_EXCLUDE_VMIDS",
+                "x",
+                "PVE_IMDS_GUESTS_EXCLUDE_VMIDS must be numbers, separated by commas",
+            ),
+        ] {
+            let error = Layers::defaults().environment(environment(&[(name, value)])).unwrap_err().to_string();
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        for file in ["", "# nothing\n", "{}"] {
+            assert_eq!(
+                Layers::defaults().file(file.as_bytes()).unwrap().config().unwrap(),
+                Config::default(),
+                "{file:?}"
+            );
+        }
+    }
+}
