@@ -202,11 +202,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A path as it may be logged: visible ASCII, everything else escaped, and not for ever.
+/// A path as it may be logged: visible ASCII, everything else escaped, and not for ever. `CONNECT` has none.
 struct Path<'a>(&'a str);
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("-");
+        }
         let mut chars = self.0.chars();
         for char in chars.by_ref().take(LOGGED_PATH) {
             if char.is_ascii_graphic() && char != '\\' {
@@ -247,7 +250,7 @@ mod tests {
             ("/a b\n\u{1b}[31m", "/a\\u{20}b\\u{a}\\u{1b}[31m"),
             ("/caf\u{e9}\u{202e}", "/caf\\u{e9}\\u{202e}"),
             ("/back\\slash", "/back\\u{5c}slash"),
-            ("", ""),
+            ("", "-"),
         ] {
             assert_eq!(Path(path).to_string(), expected);
         }
