@@ -3,8 +3,9 @@
 #
 # Everything lives in two network namespaces (imdsd, imdsd-rogue) and one directory (/run/imdsd); nothing of the machine's
 # own network or of /etc is touched, and all of it is gone when this ends, also by Ctrl-C. What a killed run
-# left behind is swept first. Four acts: nobody guards and the liar is heard; the daemon starts; both machines get
-# their own files; the daemon is killed and there is silence, not the liar. Any other outcome is a failure (status 1).
+# left behind is swept first. Five acts: nobody guards and the liar is heard; the daemon starts; both machines get
+# their own files; the daemon is killed and there is silence, not the liar; it starts again and answers. Any other
+# outcome is a failure (status 1).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -145,6 +146,29 @@ machine() {
         tee "$run/logs/$3" | sed -u "s/^/vm$1 | /"
 }
 
+# --- the daemon
+
+on_node() { in_node curl -fsS --max-time 1 "http://127.0.0.1:9100/$1" 2>/dev/null; }
+
+daemon=
+start_daemon() {
+    local tries
+    ip netns exec "$node" "$binary" serve --config "$run/config.yaml" >>"$run/logs/daemon" 2>&1 9>&- &
+    daemon=$!
+    for ((tries = 0; tries < 100; tries++)); do
+        if on_node healthz >/dev/null; then return; fi
+        kill -0 "$daemon" 2>/dev/null || break
+        sleep 0.1
+    done
+    sed 's/^/node  | /' "$run/logs/daemon"
+    die "the daemon does not become healthy (above, what it said)"
+}
+
+# How many of the liar's announcements the guard kept from the machines.
+refused() { on_node metrics | sed -n 's/^pve_imds_guard_frames_total{reason="shield_claim_arp"} //p'; }
+
+# --- what must be true
+
 # said LOG FILE: the bytes between the marks, as the machine showed them.
 said() { sed -n "/^=== $2\$/,/^=== end $2 /p" "$run/logs/$1" | sed -e 1d -e '$d'; }
 
@@ -165,16 +189,10 @@ machine 101 "$mac101" unguarded "imds.files=meta-data,user-data" 9>&- &
 wait $! || true
 verdict "without pve-imds the liar is heard (else the rest proves nothing)" has unguarded "LIAR: user-data"
 answered=$(liar_answered)
+verdict "and its own log shows that it was asked" [ "$answered" -gt 0 ]
 
 act "2. The daemon starts on the node; the liar stays where it is"
-ip netns exec "$node" "$binary" serve --config "$run/config.yaml" >"$run/logs/daemon" 2>&1 9>&- &
-daemon=$!
-healthy() { in_node curl -fsS -o /dev/null --max-time 1 http://127.0.0.1:9100/healthz 2>/dev/null; }
-for ((tries = 0; ; tries++)); do
-    if healthy; then break; fi
-    kill -0 "$daemon" 2>/dev/null && [ "$tries" -lt 100 ] || { sed 's/^/node  | /' "$run/logs/daemon"; die "the daemon does not become healthy (above, what it said)"; }
-    sleep 0.1
-done
+start_daemon
 # The second machine's interface is born under its eyes.
 plug tap102i0
 in_node "$binary" taps --config "$run/config.yaml" | sed 's/^/node  | /'
@@ -186,6 +204,9 @@ machine 102 "$mac102" vm102 "" 9>&- &
 second=$!
 wait "$first" "$second" || true
 
+claims=$(refused || true)
+printf 'node  | announcements of the liar that the guard refused: %s\n' "$claims"
+
 for vm in 101 102; do
     verdict "machine $vm got all four files" has "vm$vm" "IMDS-GUEST done status=0"
     verdict "machine $vm never heard the liar" lacks "vm$vm" "LIAR"
@@ -196,6 +217,7 @@ verdict "machine 101 got the user data of its own Notes, byte for byte" is "$(sa
 verdict "machine 102 got the user data of its own Notes, byte for byte" is "$(said vm102 user-data)" "$user102"
 verdict "machine 101 has no network block: DHCP on its own card" leases vm101 "$mac101"
 verdict "machine 102 got its network block as written" is "$(said vm102 network-config)" "$network102"
+verdict "the guard refused the liar's announcements" [ "${claims:-0}" -gt 0 ]
 verdict "vendor data is empty for both" is "$(said vm101 vendor-data)$(said vm102 vendor-data)" ""
 
 act "4. The daemon is killed (-9): machine 101 asks again"
@@ -205,7 +227,13 @@ machine 101 "$mac101" orphan "imds.files=meta-data imds.tries=1" 9>&- &
 wait $! || true
 verdict "without the daemon there is silence" has orphan "file=meta-data failed"
 verdict "and not the liar" lacks orphan "LIAR"
-verdict "the liar was asked nothing since the guard stands" is "$(liar_answered)" "$answered"
+
+act "5. The daemon starts again: so does the service"
+start_daemon
+machine 101 "$mac101" again "imds.files=meta-data" 9>&- &
+wait $! || true
+verdict "after a restart machine 101 is web-1 again" names again "$uuid101" web-1
+verdict "from the guard's first moment to the end the liar was asked nothing" is "$(liar_answered)" "$answered"
 
 act "What was seen, in $((SECONDS - began)) s"
 printf '  %s\n' "${verdicts[@]}"
