@@ -16,20 +16,21 @@ mod systemd;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context;
 use pve_imds_datasources::backends::pve as backend;
 use pve_imds_datasources::{Router, Settings};
+use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_observability::Metrics;
 use pve_imds_transport::bpf::{Datapath, Pins, Program};
 use pve_imds_transport::{Devices, LinkEvent, Links};
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::guard::{Guard, Report};
 use self::guests::{Accept, Guests};
 use self::ring::Ring;
-use self::stack::Node;
+use self::stack::{Answers, Node};
 use crate::config::Checked;
 
 /// How long answers under way may take when the daemon stops.
@@ -60,13 +61,23 @@ pub fn router(checked: &Checked) -> Router {
     Router::new(Settings { nocloud_enabled: checked.nocloud_enabled })
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// What requests may look like in this configuration.
+#[must_use]
+pub fn guard_settings(checked: &Checked) -> GuardSettings {
+    GuardSettings { allowed_hosts: checked.allowed_hosts.clone(), ..GuardSettings::default() }
+}
+
+/// Serves `router` to every guest until `stop`.
 ///
 /// # Errors
 /// The daemon cannot start, or something it stands on is gone.
-pub async fn serve(checked: Checked, metrics: Metrics) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+pub async fn serve<R: Answers>(
+    checked: Checked,
+    metrics: Metrics,
+    settings: GuardSettings,
+    router: R,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let pins = Pins::open(&checked.pin_dir)?;
     let mut lock = pins.lock()?;
     let epoch = lock.next_epoch()?;
@@ -78,9 +89,9 @@ pub async fn serve(checked: Checked, metrics: Metrics) -> anyhow::Result<()> {
         .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;
     datapath.set_socket(ring.socket.as_fd())?;
 
-    let node = Node::of(inventory, checked.allowed_hosts.clone(), checked.emulation);
+    let node = Node::new(inventory, settings, checked.emulation);
     let accept = Accept { kinds: checked.accept_kinds.clone() };
-    let mut guests = Guests::new(accept, node, router(&checked), ring.guests.clone());
+    let mut guests = Guests::new(accept, node, router, ring.guests.clone());
     let present = links.present();
     let alive: HashSet<u32> = present.iter().map(|interface| interface.index).collect();
     pins.sweep(|index| alive.contains(&index))?;
@@ -125,6 +136,7 @@ pub async fn serve(checked: Checked, metrics: Metrics) -> anyhow::Result<()> {
     systemd::ready(guests.count());
     tracing::info!(guests = guests.count(), epoch = epoch.number(), node = checked.node_name, "serving");
 
+    let mut stop = pin!(stop);
     let outcome = loop {
         tokio::select! {
             event = links.next() => match event.context("cannot follow network interfaces")? {
@@ -149,8 +161,7 @@ pub async fn serve(checked: Checked, metrics: Metrics) -> anyhow::Result<()> {
                 Ok(Err(error)) => break Err(anyhow::Error::new(error).context("the AF_XDP socket is gone")),
                 _ => break Err(anyhow::anyhow!("the ring's thread ended")),
             },
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
+            () = &mut stop => break Ok(()),
         }
     };
     systemd::stopping();
@@ -166,7 +177,7 @@ pub async fn serve(checked: Checked, metrics: Metrics) -> anyhow::Result<()> {
     }
     drop(guests);
     ring.stop();
-    drop(guard);
+    guard.end();
     if worker.join().is_err() {
         tracing::error!("the guard's thread panicked");
     }

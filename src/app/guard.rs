@@ -27,6 +27,8 @@ enum Job {
     Release(Interface, Seat),
     /// Bring the counters' metrics up to date.
     Count(oneshot::Sender<()>),
+    /// The daemon ends.
+    End,
 }
 
 /// What became of a job.
@@ -40,7 +42,7 @@ pub enum Report {
     Released(Seat),
 }
 
-/// Gives jobs to the worker. Dropping the last one ends it; pinned links stay.
+/// Gives jobs to the worker.
 #[derive(Clone, Debug)]
 pub struct Guard(mpsc::Sender<Job>);
 
@@ -78,8 +80,13 @@ impl Guard {
         let _ = counted.await;
     }
 
+    /// Ends the worker after what it is doing. Pinned links stay.
+    pub fn end(&self) {
+        self.give(Job::End);
+    }
+
     fn give(&self, job: Job) {
-        // The worker ends only after the last `Guard`.
+        // A worker that has ended was told to.
         let _ = self.0.send(job);
     }
 }
@@ -115,7 +122,7 @@ impl Worker {
                     publish(&self.datapath);
                     let _ = done.send(());
                 }
-                Err(true) => return,
+                Ok(Job::End) | Err(true) => return,
                 Err(false) => match self.waiting.pop_front() {
                     Some((interface, seat)) => {
                         if !self.attach(&interface, seat) {

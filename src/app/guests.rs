@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
-use pve_imds_datasources::Router;
 use pve_imds_model::request::Link;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::bpf::Slot;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use tower::ServiceBuilder;
 
 use super::guard::Report;
-use super::stack::{Node, adopt, stack};
+use super::stack::{Answers, Node, adopt, stack};
 
 /// Which interfaces are guests'.
 #[derive(Clone, Debug)]
@@ -40,20 +39,20 @@ impl Accept {
 
 /// Everyone who has a seat.
 #[derive(Debug)]
-pub struct Guests {
+pub struct Guests<R> {
     accept: Accept,
     node: Node,
-    router: Router,
+    router: R,
     ring: Seats,
     slots: Slots,
     seated: HashMap<u32, (Interface, Seat)>,
     drain: watch::Sender<bool>,
 }
 
-impl Guests {
+impl<R: Answers> Guests<R> {
     /// Nobody yet.
     #[must_use]
-    pub fn new(accept: Accept, node: Node, router: Router, ring: Seats) -> Self {
+    pub fn new(accept: Accept, node: Node, router: R, ring: Seats) -> Self {
         let slots = Slots::new(Slot::CAPACITY);
         Self { accept, node, router, ring, slots, seated: HashMap::new(), drain: watch::Sender::new(false) }
     }

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use pve_imds_datasources::backends::pve::Inventory;
 use pve_imds_middleware::catch::CatchLayer;
 use pve_imds_middleware::classify::ClassifyLayer;
 use pve_imds_middleware::deadline::DeadlineLayer;
@@ -37,12 +36,6 @@ impl Node {
     pub fn new(directory: Arc<dyn Directory>, guard: GuardSettings, emulation: Emulation) -> Self {
         Self { directory, guard: GuardLayer::new(guard), emulation }
     }
-
-    /// Guests are looked up in the inventory.
-    #[must_use]
-    pub fn of(inventory: Arc<Inventory>, allowed_hosts: Vec<String>, emulation: Emulation) -> Self {
-        Self::new(inventory, GuardSettings { allowed_hosts, ..GuardSettings::default() }, emulation)
-    }
 }
 
 impl std::fmt::Debug for Node {
@@ -51,20 +44,33 @@ impl std::fmt::Debug for Node {
     }
 }
 
+/// What stands at the bottom of the stack: the product's router, or a test's.
+pub trait Answers:
+    Service<Request<RequestBody>, Response = Response<ResponseBody>, Error = Fault, Future: Send + 'static>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<R> Answers for R where
+    R: Service<Request<RequestBody>, Response = Response<ResponseBody>, Error = Fault, Future: Send + 'static>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
 /// The stack of the guest behind `link`, around `router`. Made once for each interface: what is fixed while it lives
 /// is decided here and not per request. Clones share the guest's limits.
-pub fn stack<R>(
+pub fn stack<R: Answers>(
     node: &Node,
     link: Link,
     router: R,
 ) -> impl Service<Request<RequestBody>, Response = Response<ResponseBody>, Error = Infallible, Future: Send>
 + Clone
 + Send
-+ 'static
-where
-    R: Service<Request<RequestBody>, Response = Response<ResponseBody>, Error = Fault> + Clone + Send + 'static,
-    R::Future: Send + 'static,
-{
++ 'static {
     ServiceBuilder::new()
         // Outside everything: a panic anywhere below costs one answer and nobody else's connection.
         .layer(CatchLayer::new(link))

@@ -3,6 +3,8 @@
 use anyhow::Context;
 use pve_imds_observability::{Settings, install, report_panics};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::app;
 use crate::config::Loaded;
 
@@ -23,5 +25,16 @@ pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
     // One thread: everything that is fast runs on the ring's, everything that is slow on threads of its own.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    runtime.block_on(app::serve(checked, guard.metrics().clone()))
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        let (settings, router) = (app::guard_settings(&checked), app::router(&checked));
+        app::serve(checked, guard.metrics().clone(), settings, router, stop).await
+    })
 }

@@ -1,0 +1,93 @@
+//! Real machines: QEMU guests that boot on the node's taps and fetch their own metadata. Needs root.
+//!
+//! Linux is Debian's kernel with an init of ours (`tests/guest`), iPXE is Debian's. Both processors are emulated, so a
+//! boot takes seconds. Run one at a time (`--test-threads=1`).
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../world/mod.rs"]
+mod world;
+
+use std::sync::atomic::Ordering;
+
+use world::Node;
+use world::machine::{boot, file, tap};
+use world::sink::Sink;
+
+#[test]
+fn linux_fetches_its_four_files() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.vm(102);
+    node.start();
+    for vmid in [101, 102] {
+        tap(&node, &format!("tap{vmid}i0"), 1);
+    }
+    let consoles = std::thread::scope(|scope| {
+        let boots = [101, 102].map(|vmid| {
+            let node = &node;
+            scope.spawn(move || boot(&node.namespace, "boot.sh", &format!("tap{vmid}i0"), vmid, &["imds.job=fetch"]))
+        });
+        boots.map(|boot| boot.join().unwrap())
+    });
+    for (vmid, console) in [101, 102].into_iter().zip(&consoles) {
+        assert!(console.ends_with("IMDS-GUEST done status=0\n"), "{console}");
+        let meta = format!("instance-id: \"00000000-0000-4000-8000-{vmid:012}\"\nlocal-hostname: \"vm{vmid}\"\n");
+        assert_eq!(file(console, "meta-data"), Some(meta.as_str()), "{console}");
+        let user = format!("#cloud-config\nhostname: only-for-{vmid}\n");
+        assert_eq!(file(console, "user-data"), Some(user.as_str()), "{console}");
+        assert_eq!(file(console, "vendor-data"), Some(""), "{console}");
+        assert!(file(console, "network-config").unwrap().contains("dhcp4: true"), "{console}");
+    }
+}
+
+#[test]
+fn linux_with_two_queues_a_vlan_or_a_gateway_fetches_too() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.start();
+    for (queues, orders) in [
+        (1, "imds.job=fetch imds.vlan=42"),
+        (1, "imds.job=fetch imds.ip=10.9.9.5/24 imds.via=10.9.9.1,02:11:22:33:44:55"),
+    ] {
+        tap(&node, "tap101i0", queues);
+        let console = boot(&node.namespace, "boot.sh", "tap101i0", 101, &[orders]);
+        assert!(console.ends_with("IMDS-GUEST done status=0\n"), "{orders}: {console}");
+        assert!(file(&console, "meta-data").unwrap().contains("local-hostname: \"vm101\""), "{orders}: {console}");
+        node.namespace.ip("link del tap101i0");
+    }
+}
+
+#[test]
+fn linux_posts_megabytes_without_a_retransmission_storm() {
+    let mut node = Node::new();
+    node.vm(101);
+    let sink = Sink::start(&node);
+    tap(&node, "tap101i0", 1);
+    let orders = "imds.job=post imds.mb=3 imds.times=3 imds.url=http://169.254.169.254/sink";
+    let console = boot(&node.namespace, "boot.sh", "tap101i0", 101, &[orders]);
+    assert!(console.ends_with("IMDS-GUEST done status=0\n"), "{console}");
+    let posts: Vec<&str> = console.lines().filter(|line| line.starts_with("IMDS-GUEST post=")).collect();
+    assert_eq!(posts.len(), 3, "{console}");
+    for post in posts {
+        println!("{post}");
+        let word = |name: &str| {
+            post.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().parse::<u64>().unwrap()
+        };
+        assert_eq!(word("ok="), 1, "{post}");
+        assert!(word("RetransSegs=") <= 2 && word("TCPTimeouts=") == 0, "{post}");
+    }
+    assert_eq!(sink.taken.load(Ordering::Relaxed), 9_000_000);
+}
+
+#[test]
+fn ipxe_fetches_its_metadata() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.start();
+    tap(&node, "tap101i0", 1);
+    let console = boot(&node.namespace, "ipxe.sh", "tap101i0", 101, &[]);
+    assert!(console.contains("IMDS-IPXE done status=0"), "{console}");
+    let log = std::fs::read_to_string(node.log()).unwrap();
+    assert!(log.contains("GET /nocloud/meta-data 200 ok"), "{log}");
+}

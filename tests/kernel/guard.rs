@@ -1,0 +1,149 @@
+//! Nobody but the daemon speaks as the metadata address, whether it lives or not.
+
+use std::process::{Child, Stdio};
+
+use crate::world::capture::Capture;
+use crate::world::{Guest, Namespace, Node, Plug, run};
+
+/// Another port of the bridge, where somebody claims the metadata address and answers to it.
+struct Rogue {
+    namespace: Namespace,
+    server: Child,
+}
+
+impl Rogue {
+    fn new(node: &Node) -> Self {
+        let namespace = Namespace::new("rogue");
+        node.namespace.ip(&format!("link add rogue0 type veth peer name eth0 netns {}", namespace.name()));
+        node.namespace.ip("link set rogue0 up master vmbr0");
+        namespace.ip("link set eth0 up");
+        namespace.ip("addr add 169.254.169.254/16 dev eth0");
+        run("mkdir -p /run/imdstk/rogue/nocloud && echo evil > /run/imdstk/rogue/nocloud/user-data");
+        let mut command = namespace.command("busybox");
+        command.args(["httpd", "-f", "-p", "169.254.169.254:80", "-h", "/run/imdstk/rogue"]);
+        let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self { namespace, server }
+    }
+}
+
+impl Drop for Rogue {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn guest_asks(guest: &Guest) -> Option<(u16, String)> {
+    guest.curl(&["--connect-timeout", "2"], "/nocloud/user-data")
+}
+
+#[test]
+fn a_rogue_responder_is_never_heard_and_would_be_without_the_guard() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.vm(102);
+    let rogue = Rogue::new(&node);
+    let guests = [
+        Guest::plug(&node, 101, Plug::Tap(1), "169.254.1.2/16"),
+        Guest::plug(&node, 102, Plug::Veth, "169.254.1.3/16"),
+    ];
+    let evil = Some((200, "evil\n".to_owned()));
+    for guest in &guests {
+        assert_eq!(guest_asks(guest), evil, "the control: without the guard it is heard");
+        guest.namespace.ip("neigh flush all");
+    }
+    node.start();
+    for guest in &guests {
+        node.await_guard(&format!("tap{}i0", guest.vmid));
+        guest.has_its_own_files();
+    }
+    node.stop("KILL");
+    for guest in &guests {
+        guest.namespace.ip("neigh flush all");
+        // It tells everyone, unasked, and it is still on the wire.
+        rogue.namespace.run("busybox arping -q -A -c 2 -w 2 -I eth0 169.254.169.254 || true");
+        assert_eq!(guest_asks(guest), None, "silence, not the rogue");
+        let neighbours = guest.namespace.ip("neigh show 169.254.169.254");
+        assert!(!neighbours.contains("lladdr"), "the guest learned nothing from it: {neighbours}");
+    }
+    node.start();
+    for guest in &guests {
+        guest.await_answer();
+        guest.has_its_own_files();
+    }
+}
+
+/// Everything a guest can send towards the address, in the background, for some seconds.
+fn chatter(guest: &Guest) -> Child {
+    let script = "for n in $(seq 60); do \
+        timeout 0.2 curl -s -m 1 http://169.254.169.254/ ; \
+        timeout 0.1 curl -s -m 1 http://169.254.169.254:443/ ; \
+        echo x > /dev/udp/169.254.169.254/53 ; \
+        busybox ping -c 1 -W 1 169.254.169.254 & \
+        busybox arping -q -c 1 -w 1 -I eth0 169.254.169.254 & \
+        sleep 0.05; done; wait";
+    let mut command = guest.namespace.command("bash");
+    command.args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_back() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.vm(102);
+    let uplink = Namespace::new("uplink");
+    node.namespace.ip(&format!("link add up0 type veth peer name eth0 netns {}", uplink.name()));
+    node.namespace.ip("link set up0 up master vmbr0");
+    uplink.ip("link set eth0 up");
+    let guests = [
+        Guest::plug(&node, 101, Plug::Tap(1), "169.254.1.2/16"),
+        Guest::plug(&node, 102, Plug::Veth, "169.254.1.3/16"),
+    ];
+    let control = [Capture::start(&node.namespace, "vmbr0"), Capture::start(&uplink, "eth0")];
+    let mut talking = chatter(&guests[0]);
+    talking.wait().unwrap();
+    for capture in control {
+        assert!(!capture.stop().is_empty(), "the control: without the guard the bridge hears it");
+    }
+    node.start();
+    guests.iter().for_each(|guest| node.await_guard(&format!("tap{}i0", guest.vmid)));
+    let captures = [Capture::start(&node.namespace, "vmbr0"), Capture::start(&uplink, "eth0")];
+    let mut talking: Vec<Child> = guests.iter().map(chatter).collect();
+    for _ in 0..3 {
+        node.stop("KILL");
+        assert_eq!(guest_asks(&guests[0]), None, "silence while nobody serves");
+        node.start();
+        guests[0].await_answer();
+        guests[0].has_its_own_files();
+    }
+    node.stop("TERM");
+    for talk in &mut talking {
+        talk.wait().unwrap();
+    }
+    for capture in captures {
+        let seen = capture.stop();
+        assert!(seen.is_empty(), "{} frames reached the bridge, first: {}", seen.len(), seen[0]);
+    }
+}
+
+#[test]
+fn ordinary_traffic_passes() {
+    let mut node = Node::new();
+    node.vm(101);
+    let peer = Namespace::new("peer");
+    node.namespace.ip(&format!("link add peer0 type veth peer name eth0 netns {}", peer.name()));
+    node.namespace.ip("link set peer0 up master vmbr0");
+    peer.ip("link set eth0 up");
+    peer.ip("addr add 10.9.9.1/24 dev eth0");
+    let guest = Guest::plug(&node, 101, Plug::Tap(1), "10.9.9.5/24");
+    node.start();
+    node.await_guard("tap101i0");
+    guest.namespace.run("busybox ping -q -c 2 -W 2 10.9.9.1");
+    guest.namespace.run("busybox ping -q -c 2 -W 2 -s 1472 10.9.9.1");
+    let link_local = peer.run("ip -6 -o addr show dev eth0 scope link");
+    let address = link_local.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned();
+    let ping = format!(
+        "for n in 1 2 3 4 5 6 7 8 9 10; do busybox ping -6 -q -c 1 -W 1 {address}%eth0 && exit 0; sleep 0.3; done; exit 1"
+    );
+    guest.namespace.run(&ping);
+}

@@ -1,0 +1,12 @@
+//! The kernel tier: the daemon on real interfaces, real XDP and real guests' TCP, in namespaces. Needs root.
+//!
+//! Run one at a time (`--test-threads=1`): all nodes use the same names, so that each sweeps what a killed one left.
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../world/mod.rs"]
+mod world;
+
+mod commands;
+mod guard;
+mod serving;

@@ -1,0 +1,189 @@
+//! Guests get their own files, however they are plugged in, and nobody else's.
+
+use std::sync::atomic::Ordering;
+
+use crate::world::sink::Sink;
+use crate::world::{Guest, Node, Plug, sh, until};
+
+const ADDRESS: &str = "169.254.1.2/16";
+
+fn node_with(vmids: &[u32]) -> Node {
+    let mut node = Node::new();
+    for vmid in vmids {
+        node.vm(*vmid);
+    }
+    node
+}
+
+#[test]
+fn taps_and_veths_get_their_own_files_and_never_each_others() {
+    let mut node = node_with(&[101, 102, 103, 104]);
+    let guests: Vec<Guest> = [(101, Plug::Tap(1)), (102, Plug::Tap(1)), (103, Plug::Veth), (104, Plug::Veth)]
+        .into_iter()
+        .map(|(vmid, plug)| Guest::plug(&node, vmid, plug, ADDRESS))
+        .collect();
+    node.start();
+    guests.iter().for_each(|guest| node.await_guard(&format!("tap{}i0", guest.vmid)));
+    // All at once, all from the same address.
+    std::thread::scope(|scope| {
+        for guest in &guests {
+            scope.spawn(|| (0..10).for_each(|_| guest.has_its_own_files()));
+        }
+    });
+    assert_eq!(guests[0].get("/nocloud/"), "meta-data\nuser-data\nvendor-data\nnetwork-config\n");
+    assert!(node.metric("pve_imds_guests") == 4.0);
+}
+
+#[test]
+fn every_queue_of_a_tap_is_served() {
+    let mut node = node_with(&[101]);
+    let guest = Guest::plug(&node, 101, Plug::Tap(2), ADDRESS);
+    node.start();
+    node.await_guard("tap101i0");
+    let relay = guest.relay();
+    // The guest's kernel picks a queue by flow and processor: enough of them use both.
+    for _ in 0..40 {
+        guest.namespace.run("taskset -c 0 curl -sf -m 5 http://169.254.169.254/nocloud/meta-data");
+        guest.namespace.run("taskset -c 1 curl -sf -m 5 http://169.254.169.254/nocloud/meta-data");
+    }
+    let sent: Vec<u64> = relay.sent.iter().map(|queue| queue.load(Ordering::Relaxed)).collect();
+    assert!(sent.iter().all(|frames| *frames >= 10), "both queues carried requests: {sent:?}");
+    guest.has_its_own_files();
+}
+
+#[test]
+fn a_guest_that_tags_its_frames_is_answered_on_its_vlan() {
+    let mut node = node_with(&[101]);
+    let guest = Guest::plug(&node, 101, Plug::Tagged(42), ADDRESS);
+    node.start();
+    node.await_guard("tap101i0");
+    guest.has_its_own_files();
+}
+
+#[test]
+fn a_guest_that_asks_through_its_gateway_is_answered() {
+    let mut node = node_with(&[101, 102]);
+    let guests =
+        [Guest::plug(&node, 101, Plug::Tap(1), "10.9.9.5/24"), Guest::plug(&node, 102, Plug::Veth, "10.9.9.5/24")];
+    node.start();
+    for guest in &guests {
+        node.await_guard(&format!("tap{}i0", guest.vmid));
+        guest.namespace.ip("neigh add 10.9.9.1 lladdr 02:11:22:33:44:55 dev eth0 nud permanent");
+        guest.namespace.ip("route add default via 10.9.9.1");
+        guest.has_its_own_files();
+    }
+}
+
+#[test]
+fn interfaces_that_come_are_served_and_those_that_go_leave_nothing() {
+    let mut node = node_with(&[101]);
+    node.start();
+    for round in 0..3 {
+        let guest = Guest::plug(&node, 101, if round == 1 { Plug::Veth } else { Plug::Tap(1) }, ADDRESS);
+        node.await_guard("tap101i0");
+        guest.has_its_own_files();
+        drop(guest);
+        until("the guest's seat is free", || (node.metric("pve_imds_guests") == 0.0).then_some(()));
+        until("the guest's pins are gone", || {
+            let names = std::fs::read_dir(Node::pin_dir()).unwrap().map(|entry| entry.unwrap().file_name());
+            let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains('-')).collect();
+            left.is_empty().then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_changed_configuration_is_served() {
+    let mut node = node_with(&[101]);
+    let guest = Guest::plug(&node, 101, Plug::Veth, ADDRESS);
+    node.start();
+    node.await_guard("tap101i0");
+    guest.has_its_own_files();
+    let config = std::fs::read_to_string(node.tree.config(101)).unwrap().replace("name: vm101", "name: renamed");
+    node.tree.put(101, &config).unwrap();
+    until("the new name is served", || {
+        guest.get("/nocloud/meta-data").contains("local-hostname: \"renamed\"").then_some(())
+    });
+}
+
+#[test]
+fn a_guest_without_a_vm_is_asked_to_wait_and_served_once_there_is_one() {
+    let mut node = node_with(&[101]);
+    let guest = Guest::plug(&node, 999, Plug::Veth, ADDRESS);
+    node.start();
+    node.await_guard("tap999i0");
+    for file in ["meta-data", "user-data", "vendor-data", "network-config"] {
+        let (status, answer) = guest.curl(&["-D", "-"], &format!("/nocloud/{file}")).unwrap();
+        assert_eq!(status, 503, "{file}");
+        assert!(answer.to_lowercase().contains("retry-after: 1\r\n") && answer.ends_with("vm_unknown\n"), "{answer}");
+    }
+    node.vm(999);
+    until("the new VM is served", || guest.curl(&[], "/nocloud/meta-data").filter(|(status, _)| *status == 200));
+    guest.has_its_own_files();
+}
+
+#[test]
+fn requests_that_are_not_a_guests_own_are_refused() {
+    let mut node = node_with(&[101]);
+    let guest = Guest::plug(&node, 101, Plug::Veth, ADDRESS);
+    node.start();
+    node.await_guard("tap101i0");
+    let meta_data = "/nocloud/meta-data";
+    for (arguments, path, status, outcome) in [
+        (&["-H", "X-Forwarded-For: 10.0.0.1"][..], meta_data, 403, "forwarded\n"),
+        (&["-H", "Host: evil.example.com"], meta_data, 403, "host_refused\n"),
+        (&["-X", "DELETE"], meta_data, 405, "method_not_allowed\n"),
+        (&[], "/latest/meta-data/", 404, ""),
+        (&[], "/nocloud/nothing", 404, ""),
+    ] {
+        assert_eq!(guest.curl(arguments, path), Some((status, outcome.to_owned())), "{arguments:?} {path}");
+    }
+    guest.has_its_own_files();
+}
+
+#[test]
+fn large_bodies_arrive_without_a_retransmission_storm() {
+    let node = node_with(&[101, 102]);
+    let guests = [Guest::plug(&node, 101, Plug::Tap(1), ADDRESS), Guest::plug(&node, 102, Plug::Veth, ADDRESS)];
+    let sink = Sink::start(&node);
+    for guest in &guests {
+        node.await_guard(&format!("tap{}i0", guest.vmid));
+        guest.namespace.run("head -c 3000000 /dev/zero > /run/imdstk/body");
+        let before = retransmitted(guest);
+        for _ in 0..3 {
+            let answer = guest.curl(&["--data-binary", "@/run/imdstk/body"], "/sink");
+            assert_eq!(answer, Some((200, "took 3000000\n".to_owned())));
+        }
+        let again = retransmitted(guest) - before;
+        assert!(again <= 5, "guest {} sent {again} segments again", guest.vmid);
+    }
+    assert_eq!(sink.taken.load(Ordering::Relaxed), 18_000_000);
+}
+
+/// Segments a guest's kernel sent more than once.
+fn retransmitted(guest: &Guest) -> u64 {
+    let text = guest.namespace.run("cat /proc/net/snmp");
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:")).map(|line| line.split_whitespace());
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    names.zip(values).find(|(name, _)| *name == "RetransSegs").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn a_restart_serves_again_and_a_stop_lets_answers_finish() {
+    let mut node = node_with(&[101, 102]);
+    let guests = [Guest::plug(&node, 101, Plug::Tap(1), ADDRESS), Guest::plug(&node, 102, Plug::Veth, ADDRESS)];
+    for signal in ["KILL", "TERM", "INT"] {
+        node.start();
+        for guest in &guests {
+            guest.await_answer();
+            guest.has_its_own_files();
+        }
+        node.stop(signal);
+        for guest in &guests {
+            assert_eq!(guest.curl(&["--connect-timeout", "1"], "/nocloud/meta-data"), None, "silence after {signal}");
+            assert!(node.is_guarded(&format!("tap{}i0", guest.vmid)), "pins stay after {signal}");
+        }
+    }
+    let left = sh("ip -n imdstk-node -o link show type veth");
+    assert!(String::from_utf8_lossy(&left.stdout).contains("imdstk-a"), "our devices stay too");
+}

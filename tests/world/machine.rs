@@ -1,0 +1,35 @@
+//! Real machines: QEMU on a tap, emulated.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::{Namespace, Node, script};
+
+/// Makes a tap without a holder, as qemu-server finds it, on the bridge. QEMU opens it.
+pub fn tap(node: &Node, name: &str, queues: usize) {
+    let kind = if queues > 1 { "multi_queue" } else { "" };
+    node.namespace.ip(&format!("tuntap add {name} mode tap {kind}"));
+    node.namespace.ip(&format!("link set {name} up master vmbr0"));
+}
+
+/// Boots a machine by one of the scripts of `tests/guest` and waits until it has switched itself off; its console.
+pub fn boot(namespace: &Namespace, program: &str, tap: &str, vmid: u32, rest: &[&str]) -> String {
+    let log = Node::dir().join(format!("console-{tap}"));
+    let mac = super::Guest::mac(vmid);
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name()]).arg(script("guest").join(program));
+    command.arg(tap).arg(mac).arg(&log).args(rest).env("GUEST_TIMEOUT", "90").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let console = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} on {tap} ended with {}: {errors}\n{console}", output.status);
+    console.replace('\r', "")
+}
+
+/// What the machine printed between the marks of one file.
+pub fn file<'a>(console: &'a str, name: &str) -> Option<&'a str> {
+    let begin = format!("=== {name}\n");
+    let start = console.find(&begin)? + begin.len();
+    let length = console[start..].find(&format!("=== end {name} "))?;
+    Some(&console[start..start + length])
+}
