@@ -5,5 +5,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod commands;
+mod stack;
 mod support;
 mod transport;

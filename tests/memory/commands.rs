@@ -1,0 +1,135 @@
+//! The command line without a daemon and without privileges: what it prints and how it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use pve_imds_datasources::backends::testing::{PveTree, sample_config};
+use pve_imds_model::vm::VmId;
+
+/// Runs the product with this configuration and nothing of ours in the environment.
+fn product(config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let file = Scratch::new("config.yaml", config);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pve-imds"));
+    command.env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
+    command.arg("--config").arg(&file.0).args(arguments).output().unwrap()
+}
+
+/// A file that goes when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, content: &str) -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("imdst-{}-{number}-{name}", std::process::id()));
+        std::fs::write(&path, content).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
+    for (config, arguments, said) in [
+        ("", &["fly"][..], "fly"),
+        ("", &["view"], "VMID"),
+        ("", &["view", "99"], "99 is no VMID"),
+        ("", &["view", "100", "nocloud/"], "paths begin with /"),
+        ("", &["inspect", "/nonexistent/100.conf"], "/nonexistent/100.conf"),
+        ("nocluod: {}", &["config", "check"], "nocluod"),
+        ("emulate: x", &["config", "check"], "emulate must be"),
+        ("emulate: x", &["serve"], "emulate must be"),
+        ("secrets: {enabled: true}", &["config", "check"], "secrets.enabled"),
+        ("a: [", &["config", "check"], "config.yaml"),
+    ] {
+        let output = product(config, arguments, &[]);
+        assert_eq!(output.status.code(), Some(64), "{config} {arguments:?}: {}", err(&output));
+        assert!(err(&output).contains(said), "{config} {arguments:?}: {}", err(&output));
+    }
+    let output = product("", &["config", "check"], &[("PVE_IMDS_EMULAT", "auto")]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(err(&output).contains("did you mean PVE_IMDS_EMULATE?"), "{}", err(&output));
+}
+
+#[test]
+fn help_and_version_end_with_0() {
+    for arguments in [&["--help"][..], &["--version"], &["help", "view"], &["guard", "--help"]] {
+        let output = product("", arguments, &[]);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(out(&output).contains("pve-imds"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_configuration_is_shown_with_where_each_value_is_from() {
+    let variables = [("PVE_IMDS_DATAPATH_PIN_DIR", "/run/x/bpf")];
+    let output = product("node_name: pve7\n", &["config", "show"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    for (key, source) in
+        [("node_name: pve7", "file"), ("datapath.pin_dir: /run/x/bpf", "environment"), ("pve_dir: /etc/pve", "default")]
+    {
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key} in {text}"));
+        assert!(line.ends_with(&format!("# {source}")), "{line}");
+    }
+}
+
+#[test]
+fn inspect_understands_what_proxmox_does() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qemu-conf");
+    for number in 1001..=1009 {
+        let output = product("", &["inspect", folder.join(format!("{number}.conf")).to_str().unwrap()], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let mut got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let expected = std::fs::read(folder.join(format!("{number}.json"))).unwrap();
+        let mut expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+        for (value, informative) in [(&mut got, &["warnings"][..]), (&mut expected, &["warnings", "title"])] {
+            informative.iter().for_each(|name| drop(value.as_object_mut().unwrap().remove(*name)));
+        }
+        assert_eq!(got, expected, "{number}");
+    }
+}
+
+#[test]
+fn view_and_inspect_read_the_tree() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    tree.put(100, &sample_config(VmId::new(100).unwrap(), "<!--#user-data\nhello\n-->")).unwrap();
+    tree.put(101, "name: no-nic\n").unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+
+    let output = product(&config, &["view", "100"], &[]);
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(0), "hello"), "{}", err(&output));
+    let output = product(&config, &["view", "100", "/nocloud/meta-data", "--include"], &[]);
+    assert!(out(&output).starts_with("HTTP/1.1 200 OK\n") && out(&output).contains("instance-id:"), "{}", out(&output));
+    let output = product(&config, &["inspect", "100"], &[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["vmid"], &json["name"]), (&100.into(), &"vm100".into()));
+
+    for (arguments, said) in [
+        (&["view", "100", "/nothing"][..], "404"),
+        (&["view", "100", "--nic", "7"], "vm_unknown"),
+        (&["view", "101"], "VM 101 has no network interface"),
+        (&["view", "102"], "VM 102: no configuration under"),
+        (&["inspect", "102"], "VM 102: no configuration under"),
+    ] {
+        let output = product(&config, arguments, &[]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(err(&output).contains(said), "{arguments:?}: {}", err(&output));
+    }
+    let output = product("pve_dir: /nonexistent\n", &["view", "100"], &[]);
+    assert!(output.status.code() == Some(1) && err(&output).contains("pve_dir"), "{}", err(&output));
+}
