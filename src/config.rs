@@ -61,7 +61,7 @@ pub struct Loaded {
 /// See [`ConfigError`].
 pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
     let named = path.is_some();
-    let path = path.unwrap_or(Path::new(DEFAULT_FILE)).to_owned();
+    let path = path.unwrap_or_else(|| Path::new(DEFAULT_FILE)).to_owned();
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => Some(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !named => None,

@@ -29,7 +29,7 @@ impl Accept {
     #[must_use]
     pub fn tap(&self, interface: &Interface) -> Option<TapName> {
         let tap = TapName::parse(&interface.name)?;
-        if self.kinds.iter().any(|kind| *kind == interface.kind) {
+        if self.kinds.contains(&interface.kind) {
             return Some(tap);
         }
         tracing::debug!(interface = %interface.name, kind = %interface.kind, "not a kind of guest interface");

@@ -7,11 +7,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pve_imds_transport::bpf::Epoch;
 use pve_imds_transport::{Driver, Guests, Xsk, entropy};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
 
 /// How long an older socket may hold the queue. Right after a kill the kernel still has it for some milliseconds.
 const BUSY: Duration = Duration::from_secs(2);
@@ -62,7 +63,7 @@ type Bound = io::Result<(Guests, OwnedFd)>;
 fn run(device: u32, epoch: Epoch, bound: &std::sync::mpsc::Sender<Bound>) -> io::Result<io::Result<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let socket = bind(device)?;
+        let socket = bind(device).await?;
         let duplicate = socket.as_fd().try_clone_to_owned()?;
         let (driver, guests) = Driver::new(socket, epoch, entropy);
         // The starter is gone only if it gave up waiting; then the missing handle ends the driver.
@@ -71,12 +72,12 @@ fn run(device: u32, epoch: Epoch, bound: &std::sync::mpsc::Sender<Bound>) -> io:
     })
 }
 
-fn bind(device: u32) -> io::Result<Xsk> {
+async fn bind(device: u32) -> io::Result<Xsk> {
     let patience = Instant::now() + BUSY;
     loop {
         match Xsk::bind(device) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < patience => {
-                std::thread::sleep(Duration::from_millis(10));
+                sleep(Duration::from_millis(10)).await;
             }
             other => return other,
         }

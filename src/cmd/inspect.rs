@@ -37,7 +37,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         (read(file).with_context(|| format!("cannot read {what}"))?, what)
     };
     let number = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(VmId::parse);
-    let vmid = number.or(VmId::new(NOBODY)).context("a VMID in range")?;
+    let vmid = number.or_else(|| VmId::new(NOBODY)).context("a VMID in range")?;
     let parsed = conf::parse(vmid, &bytes);
     let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
     print(serde_json::to_value(&parsed.vm)?, &Digest::of(&bytes), &warnings)

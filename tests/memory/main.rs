@@ -4,6 +4,7 @@
 //! takes a millisecond, and a lossy link is the same lossy link in every run.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod commands;
 mod stack;

@@ -3,6 +3,11 @@
 //! Everything that the kernel keeps carries the prefix [`PREFIX`] and is swept when a [`Node`] is made and when it is
 //! dropped, so a killed run cannot fail the next one. No frame leaves these namespaces.
 #![allow(dead_code, reason = "each tier uses its part")]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "the kernel's time is not tokio's, it cannot be paused"
+)]
 
 pub mod capture;
 pub mod machine;

@@ -355,7 +355,10 @@ impl<W: Wire> Device for Port<'_, W> {
 
     /// No room is back-pressure: a frame of ours is never lost here, its loss would cost the guest a second.
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        (self.wire.room() > 0).then(|| Slip { wire: self.wire, tag: self.tag, stations: self.stations })
+        if self.wire.room() == 0 {
+            return None;
+        }
+        Some(Slip { wire: self.wire, tag: self.tag, stations: self.stations })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

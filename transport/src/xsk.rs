@@ -34,7 +34,7 @@ use tokio::io::unix::AsyncFd;
 use crate::wire::Wire;
 
 /// Bytes of a chunk. The kernel keeps 256 of them as headroom when it fills one.
-const CHUNK: usize = 2048;
+const CHUNK: u32 = 2048;
 
 /// Entries of every ring. Measured: 4096 brought nothing over 2048.
 const RING: u32 = 2048;
@@ -86,11 +86,11 @@ impl Xsk {
     pub fn bind(interface: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
-        let umem = Mapping::anonymous(CHUNKS as usize * CHUNK)?;
+        let umem = Mapping::anonymous(CHUNKS as usize * CHUNK as usize)?;
         let registration = XdpUmemReg {
             addr: umem.start.as_ptr() as u64,
             len: umem.length as u64,
-            chunk_size: CHUNK as u32,
+            chunk_size: CHUNK,
             headroom: 0,
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
@@ -106,10 +106,10 @@ impl Xsk {
         let receive = Ring::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx)?;
         let transmit = Ring::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx)?;
         for chunk in 0..RING {
-            fill.push(u64::from(chunk) * CHUNK as u64);
+            fill.push(u64::from(chunk) * u64::from(CHUNK));
         }
         fill.publish();
-        let free = (RING..CHUNKS).map(|chunk| u64::from(chunk) * CHUNK as u64).collect();
+        let free = (RING..CHUNKS).map(|chunk| u64::from(chunk) * u64::from(CHUNK)).collect();
         let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
         bind(&socket, &SocketAddrXdp::new(flags, interface, 0))?;
         // SAFETY: the descriptor is owned by the `AsyncFd` and stays the same open socket until that is dropped.
@@ -170,7 +170,7 @@ impl Wire for Xsk {
                 }
             }
             self.receive.release();
-            self.fill.push(descriptor.addr & !(CHUNK as u64 - 1));
+            self.fill.push(descriptor.addr & !u64::from(CHUNK - 1));
             self.fill.publish();
             if !descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD) {
                 if !std::mem::take(&mut self.oversized) {
@@ -189,13 +189,19 @@ impl Wire for Xsk {
     }
 
     fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        assert!(length <= CHUNK, "a frame of ours fits a chunk");
-        let Some(address) = self.free.pop() else { return fill(&mut vec![0; length]) };
+        // A frame that fits no chunk, or comes without room, is written and lost: both are against the trait's word.
+        let fits = u32::try_from(length).ok().filter(|length| *length <= CHUNK);
+        debug_assert!(fits.is_some(), "a frame of ours fits a chunk");
+        let Some((length, address)) = fits.and_then(|length| Some((length, self.free.pop()?))) else {
+            return fill(&mut vec![0; length]);
+        };
         // SAFETY: `address` is a send chunk from `free`: inside the mapping, a whole chunk long, and until it is pushed
         // below nobody else's.
-        let frame = unsafe { std::slice::from_raw_parts_mut(self.umem.start.as_ptr().add(address as usize), length) };
+        let frame = unsafe {
+            std::slice::from_raw_parts_mut(self.umem.start.as_ptr().add(chunk_start(address)), length as usize)
+        };
         let result = fill(frame);
-        self.transmit.push(XdpDesc { addr: address, len: length as u32, options: XdpDescOptions::empty() });
+        self.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
         self.transmit.publish();
         result
     }
@@ -221,6 +227,11 @@ impl Wire for Xsk {
         }
         Ok(left == 0)
     }
+}
+
+/// An address of ours as an index: the UMEM is 8 MiB, so it fits.
+fn chunk_start(address: u64) -> usize {
+    usize::try_from(address).unwrap_or(0)
 }
 
 /// A mapping that is undone on drop.
