@@ -100,7 +100,13 @@ async fn a_boot_sequence_gets_the_vms_own_files() {
 
 #[tokio::test(start_paused = true)]
 async fn boots_over_lossy_links_are_whole_and_nobody_elses() {
-    let world = World::new(Impairment { delay: Duration::from_millis(1), loss: 50, duplicate: 20, seed: 7 });
+    let world = World::new(Impairment {
+        delay: Duration::from_millis(1),
+        loss: 50,
+        duplicate: 20,
+        seed: 7,
+        ..Impairment::default()
+    });
     let node = node();
     let boots: Vec<_> = (1001..=1009u32)
         .enumerate()

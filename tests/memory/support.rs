@@ -13,6 +13,9 @@ use pve_imds_transport::testing::{GuestStream, Impairment, Nic, Switch};
 use pve_imds_transport::{Driver, Guests, Peer, Seat, Server};
 use tokio::sync::watch;
 
+/// Any but the first.
+pub const EPOCH: Epoch = Epoch::new(5).unwrap();
+
 /// A running driver over a switch.
 pub struct World {
     pub switch: Switch,
@@ -22,10 +25,9 @@ pub struct World {
 
 impl World {
     pub fn new(impairment: Impairment) -> Self {
-        let epoch = Epoch::new(5).unwrap();
-        let switch = Switch::new(epoch, impairment);
+        let switch = Switch::new(EPOCH, impairment);
         let mut seed = 0;
-        let (driver, guests) = Driver::new(switch.wire(), epoch, move || {
+        let (driver, guests) = Driver::new(switch.wire(), EPOCH, move || {
             seed += 1;
             seed
         });

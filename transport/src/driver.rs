@@ -214,19 +214,17 @@ impl<W: Wire> Driver<W> {
             self.unschedule(slot);
             self.kicked.push(slot);
         }
-        let mut blocked = false;
         let mut slots = std::mem::take(&mut self.kicked);
         slots.sort_unstable();
         slots.dedup();
         for slot in slots.drain(..) {
-            blocked |= self.depart(now, slot);
+            self.depart(now, slot);
         }
-        self.kicked = slots;
         let flushed = self.wire.flush()?;
-        Ok(match (received == bounds::FRAMES_PER_TURN, blocked || !flushed) {
+        Ok(match (received == bounds::FRAMES_PER_TURN, flushed) {
             (true, _) => Turn::More,
-            (false, true) => Turn::Blocked,
-            (false, false) => Turn::Idle,
+            (false, false) => Turn::Blocked,
+            (false, true) => Turn::Idle,
         })
     }
 
@@ -292,10 +290,10 @@ impl<W: Wire> Driver<W> {
         }
     }
 
-    /// Sends what is due for one guest. `true`: the wire is full.
-    fn depart(&mut self, now: Instant, slot: u16) -> bool {
+    /// Sends what is due for one guest, as far as the wire takes it.
+    fn depart(&mut self, now: Instant, slot: u16) {
         let clock = self.clock(now);
-        let Some(guest) = self.guests.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return false };
+        let Some(guest) = self.guests.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
         guest.shared.unlist();
         let tag = Tag { epoch: self.epoch, vlan: None, generation: guest.seat.generation, slot: guest.seat.slot };
         let (blocked, due) = {
@@ -303,15 +301,12 @@ impl<W: Wire> Driver<W> {
             let blocked = stack.depart(clock, tag, &mut self.wire);
             (blocked, stack.due(clock))
         };
-        if blocked {
-            self.kicked.push(slot);
-        }
         let due = due.map(|due| {
             let wait = u64::try_from(due.total_micros()).unwrap_or(0);
             (self.started + std::time::Duration::from_micros(wait)).max(now)
         });
-        self.schedule(slot, due);
-        blocked
+        // What the wire did not take is due at once, and would be until it does.
+        self.schedule(slot, if blocked { Some(now + bounds::RETRY) } else { due });
     }
 
     fn schedule(&mut self, slot: u16, due: Option<Instant>) {

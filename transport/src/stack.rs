@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pve_imds_bpf::Tag;
-use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
@@ -109,11 +109,9 @@ impl Stack {
             connection.station = station;
         }
         let mut port = Port { wire, tag, inbound: Some(packet), stations: Stations(&self.connections, station) };
-        let result = self.interface.poll_ingress_single(now, &mut port, &mut self.sockets);
-        match result {
-            PollIngressSingleResult::SocketStateChanged => self.advance(segment.from),
-            PollIngressSingleResult::None | PollIngressSingleResult::PacketProcessed => Arrival::Absorbed,
-        }
+        self.interface.poll_ingress_single(now, &mut port, &mut self.sockets);
+        // At once: a SYN that its own socket did not take (a bad checksum) must not leave one that takes another's.
+        self.advance(segment.from)
     }
 
     /// Sends what is due. `true`: there is more, the wire is full.
@@ -121,13 +119,11 @@ impl Stack {
         self.now = now;
         let nobody = Station { mac: [0; 6], vlan: None };
         let mut port = Port { wire, tag, inbound: None, stations: Stations(&self.connections, nobody) };
-        while self.interface.poll_egress(now, &mut port, &mut self.sockets) == PollResult::SocketStateChanged {
-            if port.wire.room() == 0 {
-                return true;
-            }
-        }
+        // One segment of each socket a round, so that a guest's connections share what room there is.
+        while self.interface.poll_egress(now, &mut port, &mut self.sockets) == PollResult::SocketStateChanged {}
+        let full = port.wire.room() == 0;
         self.reap();
-        false
+        full
     }
 
     /// When [`Stack::depart`] has to be called again if nothing arrives.

@@ -39,11 +39,13 @@ pub struct Impairment {
     pub duplicate: u32,
     /// Where the dice start.
     pub seed: u64,
+    /// The daemon's wire takes this many frames between two flushes.
+    pub room: usize,
 }
 
 impl Default for Impairment {
     fn default() -> Self {
-        Self { delay: Duration::ZERO, loss: 0, duplicate: 0, seed: 1 }
+        Self { delay: Duration::ZERO, loss: 0, duplicate: 0, seed: 1, room: QUEUE }
     }
 }
 
@@ -144,7 +146,7 @@ impl Switch {
     /// The daemon's end.
     #[must_use]
     pub fn wire(&self) -> SwitchWire {
-        SwitchWire { switch: self.clone(), sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+        SwitchWire { switch: self.clone(), sent: 0, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) }
     }
 
     /// Plugs a guest in and runs it as a task. `vlan` is the tag the guest puts on its frames.
@@ -197,6 +199,8 @@ impl Switch {
 #[derive(Debug)]
 pub struct SwitchWire {
     switch: Switch,
+    /// Since the last flush.
+    sent: usize,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -212,10 +216,13 @@ impl Wire for SwitchWire {
     }
 
     fn room(&mut self) -> usize {
-        QUEUE
+        let room = self.switch.lock().impairment.room;
+        room.saturating_sub(self.sent)
     }
 
     fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        assert!(self.room() > 0, "only with room left");
+        self.sent += 1;
         let mut frame = vec![0; length];
         let result = fill(&mut frame);
         self.switch.deliver(frame);
@@ -223,6 +230,7 @@ impl Wire for SwitchWire {
     }
 
     fn flush(&mut self) -> io::Result<bool> {
+        self.sent = 0;
         Ok(true)
     }
 }
