@@ -187,3 +187,46 @@ fn a_restart_serves_again_and_a_stop_lets_answers_finish() {
     let left = sh("ip -n imdstk-node -o link show type veth");
     assert!(String::from_utf8_lossy(&left.stdout).contains("imdstk-a"), "our devices stay too");
 }
+
+#[test]
+fn a_request_is_a_span_at_the_collector() {
+    let mut node = node_with(&[101]);
+    let listener = node.namespace.inside(|| std::net::TcpListener::bind("127.0.0.1:4318").unwrap());
+    let collector = std::thread::spawn(move || collect(&listener));
+    std::fs::write(node.config(), node.settings() + "otlp: {endpoint: 'http://127.0.0.1:4318'}\n").unwrap();
+    let guest = Guest::plug(&node, 101, Plug::Veth, ADDRESS);
+    node.start();
+    node.await_guard("tap101i0");
+    guest.has_its_own_files();
+    node.stop("TERM");
+    let received = collector.join().unwrap();
+    for word in ["pve-imds", "/nocloud/meta-data", "tap101i0"] {
+        let found = received.windows(word.len()).any(|window| window == word.as_bytes());
+        assert!(found, "{word} in the export");
+    }
+    let leaked = received.windows(8).any(|window| window == b"only-for");
+    assert!(!leaked, "user data in the export");
+}
+
+/// Answers OTLP exports with 200 until one named a request; its bytes.
+fn collect(listener: &std::net::TcpListener) -> Vec<u8> {
+    use std::io::{BufRead, BufReader, Read, Write};
+    loop {
+        let (stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut length = 0;
+        let mut line = String::new();
+        while reader.read_line(&mut line).unwrap() > 2 {
+            if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+        if !body.is_empty() {
+            return body;
+        }
+    }
+}
