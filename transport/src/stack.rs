@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pve_imds_bpf::Tag;
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, IpProtocol, Ipv4Packet, TcpPacket};
 
 use crate::bounds;
-use crate::ether::{Kind, METADATA_IP, METADATA_PORT, Station, write_header};
-use crate::wire::{ETHERNET_HEADER, MTU, Wire};
+use crate::ether::{METADATA_IP, METADATA_PORT, Station};
+use crate::port::{Blueprint, Port, Stations};
+use crate::wire::Wire;
 
 /// What all guests together hold in buffers.
 pub(crate) type Budget = Arc<AtomicUsize>;
@@ -52,11 +52,19 @@ enum Stage {
     Orphan { until: Instant },
 }
 
+/// One TCP connection, whatever its stage.
 #[derive(Debug)]
-struct Connection {
+pub(crate) struct Connection {
     handle: SocketHandle,
     station: Station,
     stage: Stage,
+}
+
+impl Connection {
+    /// Where its answers go: where its last frame came from.
+    pub(crate) fn station(&self) -> Station {
+        self.station
+    }
 }
 
 /// The TCP of one guest.
@@ -309,122 +317,5 @@ impl Segment {
 
     fn opens(&self) -> bool {
         self.syn && !self.ack
-    }
-}
-
-/// Where the answers of a stack go: to the station of the connection, or of the packet being answered.
-#[derive(Clone, Copy)]
-struct Stations<'a>(&'a HashMap<IpEndpoint, Connection>, Station);
-
-impl Stations<'_> {
-    fn of(self, packet: &[u8]) -> Station {
-        let destination = Ipv4Packet::new_checked(packet).ok().and_then(|ip| {
-            let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
-            Some(IpEndpoint::new(IpAddress::Ipv4(ip.dst_addr()), tcp.dst_port()))
-        });
-        destination.and_then(|peer| self.0.get(&peer)).map_or(self.1, |connection| connection.station)
-    }
-}
-
-/// The wire as one guest's stack sees it, for the time of one call.
-struct Port<'a, W> {
-    wire: &'a mut W,
-    tag: Tag,
-    inbound: Option<&'a [u8]>,
-    stations: Stations<'a>,
-}
-
-impl<W: Wire> Device for Port<'_, W> {
-    type RxToken<'t>
-        = Packet<'t>
-    where
-        Self: 't;
-    type TxToken<'t>
-        = Slip<'t, W>
-    where
-        Self: 't;
-
-    fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
-        let packet = self.inbound.take()?;
-        Some((Packet(packet), Slip { wire: self.wire, tag: self.tag, stations: self.stations }))
-    }
-
-    /// No room is back-pressure: a frame of ours is never lost here, its loss would cost the guest a second.
-    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        if self.wire.room() == 0 {
-            return None;
-        }
-        Some(Slip { wire: self.wire, tag: self.tag, stations: self.stations })
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        capabilities()
-    }
-}
-
-/// Checksums are verified and filled in: the private veth pair hands over valid ones.
-fn capabilities() -> DeviceCapabilities {
-    let mut capabilities = DeviceCapabilities::default();
-    capabilities.medium = Medium::Ip;
-    capabilities.max_transmission_unit = MTU;
-    capabilities
-}
-
-struct Packet<'a>(&'a [u8]);
-
-impl RxToken for Packet<'_> {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(self.0)
-    }
-}
-
-struct Slip<'a, W> {
-    wire: &'a mut W,
-    tag: Tag,
-    stations: Stations<'a>,
-}
-
-impl<W: Wire> TxToken for Slip<'_, W> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        let Self { wire, tag, stations } = self;
-        if wire.room() == 0 {
-            // The immediate answer to a packet (a reset, a challenge) while the wire is full: the peer asks again.
-            return f(&mut vec![0; length]);
-        }
-        wire.send(ETHERNET_HEADER + length, |frame| {
-            let result = f(&mut frame[ETHERNET_HEADER..]);
-            let station = stations.of(&frame[ETHERNET_HEADER..]);
-            write_header(frame, tag, station, Kind::Ipv4);
-            result
-        })
-    }
-}
-
-/// A device that only has capabilities: all that making an interface asks for.
-struct Blueprint;
-
-impl Device for Blueprint {
-    type RxToken<'t> = Packet<'t>;
-    type TxToken<'t> = Void;
-
-    fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
-        None
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        None
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        capabilities()
-    }
-}
-
-/// A token nobody can hold.
-enum Void {}
-
-impl TxToken for Void {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, _: usize, _: F) -> R {
-        match self {}
     }
 }
