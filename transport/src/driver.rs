@@ -204,6 +204,8 @@ impl<W: Wire> Driver<W> {
         let now = Instant::now();
         let mut frame = std::mem::take(&mut self.frame);
         let mut received = 0;
+        // Frames are taken in the order they came, whoever sent them. A fair order between guests, and the credit that
+        // keeps one guest from filling the ring, belong here and at the matching place in `steer`.
         while received < bounds::FRAMES_PER_TURN && self.wire.recv(&mut frame) {
             received += 1;
             self.arrive(now, &frame);
