@@ -30,7 +30,7 @@ use pve_imds_transport::{Devices, LinkEvent, Links};
 use self::guard::{Guard, Report};
 use self::guests::{Accept, Guests};
 use self::ring::Ring;
-use self::stack::{Answers, Node};
+use self::stack::{Answers, Node, Rules};
 use crate::config::Checked;
 
 /// How long answers under way may take when the daemon stops.
@@ -61,10 +61,11 @@ pub fn router(checked: &Checked) -> Router {
     Router::new(Settings { nocloud_enabled: checked.nocloud_enabled })
 }
 
-/// What requests may look like in this configuration.
+/// What guests may ask in this configuration.
 #[must_use]
-pub fn guard_settings(checked: &Checked) -> GuardSettings {
-    GuardSettings { allowed_hosts: checked.allowed_hosts.clone(), ..GuardSettings::default() }
+pub fn rules(checked: &Checked) -> Rules {
+    let guard = GuardSettings { allowed_hosts: checked.allowed_hosts.clone(), ..GuardSettings::default() };
+    Rules { guard, ..Rules::default() }
 }
 
 /// Serves `router` to every guest until `stop`.
@@ -74,7 +75,7 @@ pub fn guard_settings(checked: &Checked) -> GuardSettings {
 pub async fn serve<R: Answers>(
     checked: Checked,
     metrics: Metrics,
-    settings: GuardSettings,
+    rules: Rules,
     router: R,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
@@ -89,7 +90,7 @@ pub async fn serve<R: Answers>(
         .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;
     datapath.set_socket(ring.socket.as_fd())?;
 
-    let node = Node::new(inventory, settings, checked.emulation);
+    let node = Node::new(inventory, rules, checked.emulation);
     let accept = Accept { kinds: checked.accept_kinds.clone() };
     let mut guests = Guests::new(accept, node, router, ring.guests.clone());
     let present = links.present();

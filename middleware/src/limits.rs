@@ -20,6 +20,7 @@
 //! ```
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,6 +36,28 @@ use tower::{Layer, Service};
 use crate::bounds::{REQUEST_BURST, REQUESTS_IN_FLIGHT, REQUESTS_PER_SECOND};
 use crate::clock::{Bucket, bucket};
 
+/// How large a guest's share is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Requests per second that may go on. More than a million cannot be told from no limit.
+    pub requests_per_second: NonZeroU32,
+    /// Requests at once after a pause.
+    pub request_burst: NonZeroU32,
+    /// Requests worked on at the same time.
+    pub requests_in_flight: usize,
+}
+
+/// [`REQUESTS_PER_SECOND`] with [`REQUEST_BURST`], [`REQUESTS_IN_FLIGHT`].
+impl Default for Allowance {
+    fn default() -> Self {
+        Self {
+            requests_per_second: REQUESTS_PER_SECOND,
+            request_burst: REQUEST_BURST,
+            requests_in_flight: REQUESTS_IN_FLIGHT,
+        }
+    }
+}
+
 /// What is left of one guest's share. Clones are the same share: make one for each guest, not for each connection.
 #[derive(Clone)]
 pub struct GuestLimits {
@@ -44,23 +67,32 @@ pub struct GuestLimits {
 struct Share {
     requests: Bucket,
     in_flight: AtomicUsize,
+    most_in_flight: usize,
 }
 
 impl GuestLimits {
-    /// A full share: [`REQUESTS_PER_SECOND`] with [`REQUEST_BURST`], [`REQUESTS_IN_FLIGHT`].
+    /// A full share of the default [`Allowance`].
     #[must_use]
     pub fn new() -> Self {
-        let quota = Quota::per_second(REQUESTS_PER_SECOND).allow_burst(REQUEST_BURST);
-        Self { share: Arc::new(Share { requests: bucket(quota), in_flight: AtomicUsize::new(0) }) }
+        Self::of(Allowance::default())
+    }
+
+    /// A full share of this size.
+    #[must_use]
+    pub fn of(allowance: Allowance) -> Self {
+        let quota = Quota::per_second(allowance.requests_per_second).allow_burst(allowance.request_burst);
+        let most_in_flight = allowance.requests_in_flight;
+        Self { share: Arc::new(Share { requests: bucket(quota), in_flight: AtomicUsize::new(0), most_in_flight }) }
     }
 
     /// One request's place, or how long to wait for it.
     ///
     /// The place is looked for first: a request that finds none costs nothing of the share per second.
     fn enter(&self) -> Result<Place, Fault> {
+        let most = self.share.most_in_flight;
         let in_flight = &self.share.in_flight;
         in_flight
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < REQUESTS_IN_FLIGHT).then_some(n + 1))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < most).then_some(n + 1))
             .map_err(|_| Fault::rate_limited(RetryAfter::DEFAULT))?;
         let place = Place { share: Arc::clone(&self.share) };
         let requests = &self.share.requests;
@@ -217,6 +249,21 @@ mod tests {
         }
         ask(&limits).await.unwrap_err();
         ask(&GuestLimits::new()).await.expect("another guest has its own share");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_share_is_as_large_as_it_is_told() {
+        let two = NonZeroU32::new(2).unwrap();
+        let allowance = Allowance { requests_per_second: two, request_burst: two, requests_in_flight: 1 };
+        let limits = GuestLimits::of(allowance);
+        let stuck = service_fn(|_: Request<()>| std::future::pending::<Result<Response<()>, Fault>>());
+        let waiting = LimitsLayer::new(limits.clone()).layer(stuck).call(Request::new(()));
+        ask(&limits).await.expect_err("one place");
+        drop(waiting);
+        ask(&limits).await.unwrap();
+        ask(&limits).await.expect_err("two at once");
+        advance(Duration::from_millis(500)).await;
+        ask(&limits).await.expect("two a second");
     }
 
     #[tokio::test]

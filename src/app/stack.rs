@@ -10,7 +10,7 @@ use pve_imds_middleware::deadline::DeadlineLayer;
 use pve_imds_middleware::emulate::EmulateLayer;
 use pve_imds_middleware::guard::{GuardLayer, GuardSettings};
 use pve_imds_middleware::identify::IdentifyLayer;
-use pve_imds_middleware::limits::{GuestLimits, LimitsLayer};
+use pve_imds_middleware::limits::{Allowance, GuestLimits, LimitsLayer};
 use pve_imds_middleware::rescue::RescueLayer;
 use pve_imds_middleware::telemetry::TelemetryLayer;
 use pve_imds_middleware::{RequestBody, ResponseBody, bounds, boxed};
@@ -19,6 +19,15 @@ use pve_imds_model::request::{Directory, Emulation, Link, Peer};
 use pve_imds_transport as transport;
 use tower::{Service, ServiceBuilder};
 
+/// What a guest may ask, and how much of it.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Names, sizes.
+    pub guard: GuardSettings,
+    /// How often, how many at once.
+    pub allowance: Allowance,
+}
+
 /// What all guests' stacks share.
 #[derive(Clone)]
 pub struct Node {
@@ -26,6 +35,8 @@ pub struct Node {
     pub directory: Arc<dyn Directory>,
     /// Names, sizes.
     pub guard: GuardLayer,
+    /// Each guest's share.
+    pub allowance: Allowance,
     /// What VMs are shown unless they say otherwise.
     pub emulation: Emulation,
 }
@@ -33,8 +44,8 @@ pub struct Node {
 impl Node {
     /// Guests are looked up in `directory`.
     #[must_use]
-    pub fn new(directory: Arc<dyn Directory>, guard: GuardSettings, emulation: Emulation) -> Self {
-        Self { directory, guard: GuardLayer::new(guard), emulation }
+    pub fn new(directory: Arc<dyn Directory>, rules: Rules, emulation: Emulation) -> Self {
+        Self { directory, guard: GuardLayer::new(rules.guard), allowance: rules.allowance, emulation }
     }
 }
 
@@ -82,7 +93,7 @@ pub fn stack<R: Answers>(
         // Below it errors are errors, above it they are answers.
         .layer(RescueLayer::new(link))
         // Before anything is spent on the request.
-        .layer(LimitsLayer::new(GuestLimits::new()))
+        .layer(LimitsLayer::new(GuestLimits::of(node.allowance)))
         // Around all that can take time; a refused request never starts the clock.
         .layer(DeadlineLayer::new(bounds::REQUEST_TIME))
         // Forwarded, misnamed and oversized requests end before anyone looks the guest up.

@@ -34,7 +34,7 @@ pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
                 _ = interrupt.recv() => {}
             }
         };
-        let (settings, router) = (app::guard_settings(&checked), app::router(&checked));
-        app::serve(checked, guard.metrics().clone(), settings, router, stop).await
+        let (rules, router) = (app::rules(&checked), app::router(&checked));
+        app::serve(checked, guard.metrics().clone(), rules, router, stop).await
     })
 }

@@ -29,7 +29,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     };
     // There is no interface, so none of this kernel's indexes is right.
     let link = Link { tap: TapName { vmid, nic }, index: 0 };
-    let node = Node::new(inventory, app::guard_settings(checked), checked.emulation);
+    let node = Node::new(inventory, app::rules(checked), checked.emulation);
     let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;

@@ -9,9 +9,8 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
-use pve_imds::app::stack::{Node, adopt, stack};
+use pve_imds::app::stack::{Node, Rules, adopt, stack};
 use pve_imds_datasources::{Router, Settings};
-use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_model::conf;
 use pve_imds_model::request::{Directory, Emulation, Link, UnknownCaller};
 use pve_imds_model::tap::TapName;
@@ -56,7 +55,7 @@ fn plug_router(world: &World, node: &Node, slot: u16, vmid: u32, router: Router)
 }
 
 fn node() -> Node {
-    Node::new(Arc::new(Fixtures::load()), GuardSettings::default(), Emulation::default())
+    Node::new(Arc::new(Fixtures::load()), Rules::default(), Emulation::default())
 }
 
 struct Answer {

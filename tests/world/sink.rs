@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use pve_imds::app;
+use pve_imds::app::{self, stack::Rules};
 use pve_imds::config;
 use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_middleware::{RequestBody, ResponseBody, full};
@@ -38,11 +38,12 @@ impl Sink {
             enter();
             let metrics = install(&Settings { level: "warn".into(), ..Settings::default() }).unwrap().metrics().clone();
             let checked = config::load(Some(&config)).unwrap().checked;
-            let settings = GuardSettings { body_limit: 64 << 20, ..GuardSettings::default() };
+            let guard = GuardSettings { body_limit: 64 << 20, ..GuardSettings::default() };
+            let rules = Rules { guard, ..Rules::default() };
             let service = tower::service_fn(move |request| swallow(request, counter.clone()));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let stop = async { drop(stopped.await) };
-            runtime.block_on(app::serve(checked, metrics, settings, service, stop)).unwrap();
+            runtime.block_on(app::serve(checked, metrics, rules, service, stop)).unwrap();
         });
         until("the sink is healthy", || node.management("/healthz"));
         Self { stop: Some(stop), thread: Some(thread), taken }
