@@ -5,6 +5,7 @@
 //! same commit that says why.
 #![allow(clippy::unwrap_used)]
 
+mod docs;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};

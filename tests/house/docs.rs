@@ -1,0 +1,224 @@
+//! What the documents say, held against the code they speak of.
+//!
+//! In come the tables of README and the lists of the manual page; beside them stand the outcomes, options, commands,
+//! metrics, reasons and bounds that the code has. A table that lacks a line, or has one too many, is as wrong as a test
+//! that fails. Tables are found by the heading above them and keyed by their first cell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+use pve_imds::cli::Cli;
+use pve_imds::config::Layers;
+use pve_imds_model::fault::Outcome;
+use pve_imds_transport::bpf::Reason;
+use serde_json::Value;
+
+use crate::tree::{crates, root};
+
+const README: &str = "README.md";
+const MANUAL: &str = "debian/pve-imds.8";
+
+/// Every document with links in it.
+const DOCUMENTS: &[&str] = &[README, "transport/README.md", "services/README.md"];
+
+/// The bounds that guests meet: where their numbers stand.
+const BOUNDS: &[&str] = &["transport/src/bounds.rs", "middleware/src/bounds.rs"];
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The first table below `heading` in README: first cell without its backquotes → the other cells.
+fn table(heading: &str) -> BTreeMap<String, Vec<String>> {
+    let readme = text(README);
+    let mut lines =
+        readme.lines().skip_while(|line| line.trim_start_matches('#').trim() != heading || !line.starts_with('#'));
+    assert!(lines.next().is_some(), "{README} has no heading `{heading}`");
+    let section = lines.take_while(|line| !line.starts_with('#'));
+    let rows = section.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let mut found = BTreeMap::new();
+    for row in rows.skip(2) {
+        let mut cells = row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned());
+        let key = cells.next().unwrap_or_default().trim_matches('`').to_owned();
+        let before = found.insert(key, cells.collect());
+        assert!(before.is_none(), "{README}, {heading}: twice: {row}");
+    }
+    assert!(!found.is_empty(), "{README} has no table below `{heading}`");
+    found
+}
+
+/// Both ways: what the code has stands in the document, and nothing else does.
+fn same(place: &str, written: impl IntoIterator<Item = String>, real: impl IntoIterator<Item = String>) {
+    let (written, real): (BTreeSet<_>, BTreeSet<_>) = (written.into_iter().collect(), real.into_iter().collect());
+    let missing: Vec<_> = real.difference(&written).collect();
+    let invented: Vec<_> = written.difference(&real).collect();
+    assert!(missing.is_empty() && invented.is_empty(), "{place} lacks {missing:?} and has invented {invented:?}");
+}
+
+/// A command as it is typed: the leading lower-case words, without the names of its arguments.
+fn command(words: &str) -> String {
+    let lower = |word: &&str| word.bytes().all(|b| b.is_ascii_lowercase());
+    words.split(' ').take_while(lower).collect::<Vec<_>>().join(" ")
+}
+
+/// Every command that does something, by its words; and every long option there is.
+fn commands() -> (BTreeSet<String>, BTreeSet<String>) {
+    fn walk(command: &clap::Command, above: &str, words: &mut BTreeSet<String>, options: &mut BTreeSet<String>) {
+        options.extend(command.get_arguments().filter_map(|argument| argument.get_long()).map(str::to_owned));
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            let name = format!("{above} {}", below.get_name()).trim().to_owned();
+            if !below.has_subcommands() {
+                words.insert(name.clone());
+            }
+            walk(below, &name, words, options);
+        }
+    }
+    let (mut words, mut options) = (BTreeSet::new(), BTreeSet::new());
+    walk(&Cli::command(), "", &mut words, &mut options);
+    (words, options)
+}
+
+/// Every metric that the sources name: whole string literals, wherever they stand.
+fn metrics() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (_, source) in crates().iter().flat_map(|krate| krate.sources("src")) {
+        for (at, _) in source.match_indices("\"pve_imds_") {
+            let rest = &source[at + 1..];
+            let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+            if rest[name.len()..].starts_with('"') {
+                found.insert(name);
+            }
+        }
+    }
+    found
+}
+
+/// The constants of the bounds, spoken as README speaks of them.
+fn bounds() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for path in BOUNDS {
+        for line in text(path).lines() {
+            let Some((_, declared)) = line.split_once("const ") else { continue };
+            let (name, rest) = declared.split_once(": ").unwrap();
+            let value = rest.split_once(" = ").unwrap().1.trim_end_matches(';');
+            let before = found.insert(name.to_owned(), spoken(value));
+            assert!(before.is_none(), "{name} is the name of two bounds");
+        }
+    }
+    found
+}
+
+/// `64 << 10` is 64 KiB, `Duration::from_secs(5)` is 5 s.
+fn spoken(expression: &str) -> String {
+    let inner = |call: &str| expression.strip_prefix(call)?.split(')').next();
+    if let Some(seconds) = inner("Duration::from_secs(") {
+        return format!("{seconds} s");
+    }
+    if let Some(millis) = inner("Duration::from_millis(") {
+        return format!("{millis} ms");
+    }
+    let number = inner("NonZeroU32::new(").unwrap_or(expression);
+    let value: u64 = match number.split_once(" << ") {
+        Some((value, shift)) => value.parse::<u64>().unwrap() << shift.parse::<u32>().unwrap(),
+        None => number.split(" * ").map(|factor| factor.parse::<u64>().unwrap()).product(),
+    };
+    match value {
+        value if value.is_multiple_of(1 << 20) => format!("{} MiB", value >> 20),
+        value if value.is_multiple_of(1 << 10) => format!("{} KiB", value >> 10),
+        value => value.to_string(),
+    }
+}
+
+#[test]
+fn every_outcome_is_explained() {
+    same("README, Outcomes", table("Outcomes").into_keys(), Outcome::ALL.iter().map(|outcome| outcome.token().into()));
+}
+
+#[test]
+fn every_option_is_listed_with_its_default() {
+    let written = table("Options");
+    let layers = Layers::defaults();
+    same("README, Options", written.keys().cloned(), layers.settings().map(|setting| setting.key));
+    for setting in layers.settings() {
+        let value = match &setting.value {
+            Value::String(text) if !text.is_empty() => text.clone(),
+            value => value.to_string(),
+        };
+        assert_eq!(written[&setting.key][0], format!("`{value}`"), "the default of {}", setting.key);
+    }
+}
+
+#[test]
+fn every_command_is_in_readme_and_manual() {
+    let (words, options) = commands();
+    same("README, Command line", table("Command line").keys().map(|cell| command(cell)), words.iter().cloned());
+    let manual = text(MANUAL);
+    let items = manual.lines().filter_map(|line| line.strip_prefix(".It Cm "));
+    same(MANUAL, items.map(command), words);
+    let readme = text(README);
+    for option in options {
+        assert!(readme.contains(&format!("--{option}")), "{README} says nothing of --{option}");
+        assert!(manual.contains(&format!("Fl -{option}")), "{MANUAL} says nothing of --{option}");
+    }
+}
+
+#[test]
+fn every_metric_is_listed() {
+    same("README, Metrics", table("Metrics").into_keys(), metrics());
+}
+
+#[test]
+fn every_reason_of_the_guard_is_explained() {
+    same("README, Reasons", table("Reasons").into_keys(), Reason::ALL.iter().map(|reason| reason.word().into()));
+}
+
+#[test]
+fn limits_are_those_of_the_code() {
+    let bounds = bounds();
+    for (what, cells) in table("Limits") {
+        let [value, constant] = cells.as_slice() else { panic!("README, Limits, {what}: three cells") };
+        let real = bounds.get(constant.trim_matches('`')).unwrap_or_else(|| panic!("there is no bound {constant}"));
+        assert_eq!(value, real, "README, Limits, {what}");
+    }
+}
+
+#[test]
+fn what_is_to_be_made_can_be_made() {
+    let makefile = text("Makefile");
+    let readme = text(README);
+    let named: BTreeSet<&str> = readme
+        .match_indices("make ")
+        .filter_map(|(at, _)| {
+            let code = readme[..at].ends_with(['`', '\n']);
+            readme[at + 5..].split(|c: char| !c.is_ascii_lowercase()).next().filter(|word| code && !word.is_empty())
+        })
+        .collect();
+    assert!(named.is_superset(&BTreeSet::from(["demo", "test"])), "README opens with the two commands: {named:?}");
+    for target in named {
+        assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "no target `{target}`");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for document in DOCUMENTS {
+        let content = text(document);
+        let below = Path::new(document).parent().unwrap();
+        for (at, _) in content.match_indices("](") {
+            let target = content[at + 2..].split(')').next().unwrap();
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if target.starts_with("http") {
+                continue;
+            }
+            assert!(path.is_empty() || root().join(below).join(path).exists(), "{document}: {target} is not there");
+            let slug = |line: &str| {
+                let title = line.trim_start_matches('#').trim().to_lowercase();
+                title.replace(' ', "-").replace(|c: char| !c.is_alphanumeric() && c != '-' && c != '_', "")
+            };
+            let there = content.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor);
+            assert!(!path.is_empty() || anchor.is_empty() || there, "{document}: no heading for {target}");
+        }
+    }
+}
