@@ -5,11 +5,11 @@
 //!
 //! # Who owns which memory
 //!
-//! The UMEM is one anonymous mapping of [`CHUNKS`] chunks of [`CHUNK`] bytes. The lower half receives: each chunk is
-//! either in the fill ring (the kernel's), in the receive ring (ours, until it is read) or being read; reading copies
-//! and puts it back at once. The upper half sends: each chunk is in `free` (ours), or in the transmit ring or under
-//! way (the kernel's) until the completion ring returns it. A ring has as many entries as there are chunks that can be
-//! in it, so a ring of ours is never full. The socket and its mappings live and die with [`Xsk`]; the kernel keeps
+//! The UMEM is one anonymous mapping of chunks of [`CHUNK`] bytes. The first [`RECEIVE`] chunks receive: each is either
+//! in the fill ring (the kernel's), in the receive ring (ours, until it is read) or being read; reading copies and puts
+//! it back at once. The other [`SEND`] chunks send: each is in `free` (ours), or in the transmit ring or under way (the
+//! kernel's) until the completion ring returns it. A ring has as many entries as there are chunks that can be in it, so
+//! a ring of ours is never full. The socket and its mappings live and die with [`Xsk`]; the kernel keeps
 //! pages alive that it still uses.
 //!
 //! Each ring has one producer and one consumer: the kernel at one end, `&mut Xsk` at the other. An index is published
@@ -36,11 +36,11 @@ use crate::wire::Wire;
 /// Bytes of a chunk. The kernel keeps 256 of them as headroom when it fills one.
 const CHUNK: u32 = 2048;
 
-/// Entries of every ring. Measured: 4096 brought nothing over 2048.
-const RING: u32 = 2048;
+/// Chunks that receive: 4 MiB. What all guests together can have on the way to us; 4096 brought nothing over 2048.
+const RECEIVE: u32 = 2048;
 
-/// Half receive, half send: 8 MiB in all.
-const CHUNKS: u32 = 2 * RING;
+/// Chunks that send: 1 MiB. The kernel sends while we wait for it, so more would never be under way.
+const SEND: u32 = 512;
 
 /// The largest frame the kernel can hand over: a 64 KiB IP packet and its header.
 const LARGEST: usize = 65_536 + 18;
@@ -86,7 +86,7 @@ impl Xsk {
     pub fn bind(interface: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
-        let umem = Mapping::anonymous(CHUNKS as usize * CHUNK as usize)?;
+        let umem = Mapping::anonymous((RECEIVE + SEND) as usize * CHUNK as usize)?;
         let registration = XdpUmemReg {
             addr: umem.start.as_ptr() as u64,
             len: umem.length as u64,
@@ -96,20 +96,20 @@ impl Xsk {
             tx_metadata_len: 0,
         };
         sockopt::set_xdp_umem_reg(&socket, registration)?;
-        sockopt::set_xdp_umem_fill_ring_size(&socket, RING)?;
-        sockopt::set_xdp_umem_completion_ring_size(&socket, RING)?;
-        sockopt::set_xdp_rx_ring_size(&socket, RING)?;
-        sockopt::set_xdp_tx_ring_size(&socket, RING)?;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, RECEIVE)?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, SEND)?;
+        sockopt::set_xdp_rx_ring_size(&socket, RECEIVE)?;
+        sockopt::set_xdp_tx_ring_size(&socket, SEND)?;
         let offsets = sockopt::xdp_mmap_offsets(&socket)?;
-        let mut fill = Ring::map(&socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr)?;
-        let completion = Ring::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr)?;
-        let receive = Ring::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx)?;
-        let transmit = Ring::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx)?;
-        for chunk in 0..RING {
+        let mut fill = Ring::map(&socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RECEIVE)?;
+        let completion = Ring::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, SEND)?;
+        let receive = Ring::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx, RECEIVE)?;
+        let transmit = Ring::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx, SEND)?;
+        for chunk in 0..RECEIVE {
             fill.push(u64::from(chunk) * u64::from(CHUNK));
         }
         fill.publish();
-        let free = (RING..CHUNKS).map(|chunk| u64::from(chunk) * u64::from(CHUNK)).collect();
+        let free = (RECEIVE..RECEIVE + SEND).map(|chunk| u64::from(chunk) * u64::from(CHUNK)).collect();
         let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
         bind(&socket, &SocketAddrXdp::new(flags, interface, 0))?;
         // SAFETY: the descriptor is owned by the `AsyncFd` and stays the same open socket until that is dropped.
@@ -181,9 +181,11 @@ impl Wire for Xsk {
         }
     }
 
+    /// A wire that looks full is emptied first: the kernel takes frames as soon as it is asked to.
     fn room(&mut self) -> usize {
         if self.free.is_empty() {
-            self.reap();
+            // What is wrong with the device, the flush at the end of the turn says.
+            let _ = self.flush();
         }
         self.free.len()
     }
@@ -222,14 +224,12 @@ impl Wire for Xsk {
             }
             left = now;
         }
-        if self.free.len() < RING as usize / 2 {
-            self.reap();
-        }
+        self.reap();
         Ok(left == 0)
     }
 }
 
-/// An address of ours as an index: the UMEM is 8 MiB, so it fits.
+/// An address of ours as an index: the UMEM is 5 MiB, so it fits.
 fn chunk_start(address: u64) -> usize {
     usize::try_from(address).unwrap_or(0)
 }
@@ -276,6 +276,8 @@ struct Ring<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     entries: NonNull<T>,
+    /// How many, a power of two.
+    size: u32,
     /// Our own index, ahead of the published one.
     ours: u32,
     /// The other end's index, as last seen.
@@ -283,23 +285,26 @@ struct Ring<T> {
 }
 
 impl<T: Copy> Ring<T> {
-    fn map(socket: &OwnedFd, page: u64, offset: &XdpRingOffset) -> io::Result<Self> {
+    fn map(socket: &OwnedFd, page: u64, offset: &XdpRingOffset, size: u32) -> io::Result<Self> {
         let at = |offset: u64| usize::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
         let (producer, consumer, entries) = (at(offset.producer)?, at(offset.consumer)?, at(offset.desc)?);
-        let length = entries + RING as usize * size_of::<T>();
-        Self::over(Mapping::ring(socket, page, length)?, producer, consumer, entries)
+        let length = entries + size as usize * size_of::<T>();
+        Self::over(Mapping::ring(socket, page, length)?, [producer, consumer, entries], size)
     }
 
-    fn over(mapping: Mapping, producer: usize, consumer: usize, entries: usize) -> io::Result<Self> {
+    fn over(mapping: Mapping, [producer, consumer, entries]: [usize; 3], size: u32) -> io::Result<Self> {
         let fits = |offset: usize, size: usize| offset.checked_add(size).is_some_and(|end| end <= mapping.length);
-        if !fits(producer, 4) || !fits(consumer, 4) || !fits(entries, RING as usize * size_of::<T>()) {
+        if !size.is_power_of_two()
+            || ![producer, consumer].into_iter().all(|index| fits(index, 4))
+            || !fits(entries, size as usize * size_of::<T>())
+        {
             return Err(io::ErrorKind::InvalidData.into());
         }
         // SAFETY: the offsets lie inside the mapping, checked above, and the kernel aligns them for their types.
         let (producer, consumer, entries) = unsafe {
             (mapping.start.add(producer).cast(), mapping.start.add(consumer).cast(), mapping.start.add(entries).cast())
         };
-        Ok(Self { _mapping: mapping, producer, consumer, entries, ours: 0, theirs: 0 })
+        Ok(Self { _mapping: mapping, producer, consumer, entries, size, ours: 0, theirs: 0 })
     }
 
     fn producer(&self) -> &AtomicU32 {
@@ -315,7 +320,7 @@ impl<T: Copy> Ring<T> {
 
     fn entry(&self, index: u32) -> NonNull<T> {
         // SAFETY: masked to the ring's size, so inside the mapping (`over` checked its length).
-        unsafe { self.entries.add((index & (RING - 1)) as usize) }
+        unsafe { self.entries.add((index & (self.size - 1)) as usize) }
     }
 
     /// As producer: writes an entry. There is room by construction (see the head of this file).
@@ -359,13 +364,15 @@ impl<T: Copy> Ring<T> {
 mod tests {
     use super::*;
 
+    const SIZE: u32 = 256;
+
     /// Two ends over one piece of memory: the ring protocol without the kernel.
     fn ends() -> (Ring<u64>, Ring<u64>) {
-        let length = 128 + RING as usize * 8;
+        let length = 128 + SIZE as usize * 8;
         let mapping = Mapping::anonymous(length).unwrap();
         let twin = Mapping { start: mapping.start, length: mapping.length };
-        let producer = Ring::over(mapping, 0, 64, 128).unwrap();
-        let consumer = Ring::over(twin, 0, 64, 128).unwrap();
+        let producer = Ring::over(mapping, [0, 64, 128], SIZE).unwrap();
+        let consumer = Ring::over(twin, [0, 64, 128], SIZE).unwrap();
         (producer, consumer)
     }
 
@@ -375,7 +382,7 @@ mod tests {
         let mut next = 0u64;
         let mut expected = 0u64;
         for round in 0..50u64 {
-            let burst = (round * 37) % u64::from(RING);
+            let burst = (round * 37) % u64::from(SIZE + 1);
             for _ in 0..burst {
                 producer.push(next);
                 next += 1;
@@ -410,7 +417,9 @@ mod tests {
 
     #[test]
     fn a_ring_outside_its_mapping_is_refused() {
-        let mapping = Mapping::anonymous(4096).unwrap();
-        assert!(Ring::<u64>::over(mapping, 0, 64, 128).is_err());
+        for (offsets, size) in [([0, 64, 128], 512), ([0, 4093, 128], 2), ([0, 64, 128], 3), ([0, 64, usize::MAX], 2)] {
+            let mapping = Mapping::anonymous(4096).unwrap();
+            assert!(Ring::<u64>::over(mapping, offsets, size).is_err(), "{offsets:?} {size}");
+        }
     }
 }
