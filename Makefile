@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check
+.PHONY: help demo test bench check
 
 target := $(or $(CARGO_TARGET_DIR),target)
 tier := @tests/setup/tier.sh
@@ -47,6 +47,15 @@ test: ## Install what the tests need and run every tier, from formatting to real
 	@tests/guest/build.sh
 	$(tier) "guests" $(as_root) cargo test $(locked) --workspace $(guest_tests) -- --test-threads=1
 	$(tier) --totals
+
+bench: ## Measure what is promised, against nginx and kernel TCP, and print the table (QUICK=1: under three minutes)
+	@tests/setup/machine.sh
+	@tests/setup/packages.sh build bench
+	cargo build $(locked) --release --bin pve-imds
+	cargo build $(locked) --release --package pve-imds-bpf --example cost
+	cargo build $(locked) --release --bench server
+	@server=$$(cargo build $(locked) --quiet --release --bench server --message-format json | sed -n '/"kind":\["bench"\]/s/.*"executable":"\([^"]*\)".*/\1/p'); \
+	tests/bench/run.sh $(target)/release/pve-imds "$$server" $(target)/release/examples/cost $(target)/bench $(ROWS)
 
 check: ## Formatting and lints only
 	cargo fmt --all --check

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a piece of work needs: packages.sh [build] [demo] [test] | --refresh
+# Installs the Debian packages that a piece of work needs: packages.sh [build] [demo] [test] [bench] | --refresh
 #
 # Says nothing and changes nothing when they are there. Needs root only when something is missing, and takes sudo for it.
 # Rust is not ours to install: what is missing is named with its mend. Debian 12 and 13.
@@ -11,6 +11,8 @@ build=(clang llvm libbpf-dev linux-libc-dev pkg-config libssl-dev gcc libc6-dev 
 demo=(qemu-system-x86 seabios iproute2 busybox-static cpio gzip xz-utils zstd kmod curl procps util-linux)
 # Beyond that, another client (iPXE) and eyes on the wire.
 test=("${demo[@]}" ipxe ipxe-qemu ethtool tcpdump)
+# What we are compared with, and what makes the traffic.
+bench=(nginx-light wrk iperf3 iproute2 curl procps util-linux)
 
 die() { printf 'packages: %s\n' "$1" >&2; exit 1; }
 
@@ -50,7 +52,7 @@ need_rust() {
 }
 
 groups=$*
-[ $# -gt 0 ] || { printf 'usage: %s [build] [demo] [test] | --refresh\n' "$0" >&2; exit 64; }
+[ $# -gt 0 ] || { printf 'usage: %s [build] [demo] [test] [bench] | --refresh\n' "$0" >&2; exit 64; }
 command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || die "this is not Debian: no apt-get. The names to install by hand are in $0"
 
 wanted=()
@@ -59,8 +61,9 @@ for group in "$@"; do
         build) wanted+=("${build[@]}") ;;
         demo) wanted+=("${demo[@]}") ;;
         test) wanted+=("${test[@]}") ;;
+        bench) wanted+=("${bench[@]}") ;;
         --refresh) apt update; exit 0 ;;
-        *) die "no group '$group'; there are build, demo and test" ;;
+        *) die "no group '$group'; there are build, demo, test and bench" ;;
     esac
 done
 
