@@ -171,7 +171,7 @@ birth() {
     start "$node" "$product" serve --config "$run/config.yaml"
     await "the daemon is healthy" healthy
     await "the guest is guarded" guarded 1
-    "$server" births "$node" imdsb-g101 "$run/bpf" "$births" | columns birth-steer birth-both birth-answer
+    "$server" births "$node" imdsb-g101 "$run/bpf" "$births" | columns birth-steer birth-both birth-ready birth-answer
     awk -F'\t' -v OFS='\t' '/^birth-/ { $1 = $1 "-50"; print }' "$raw" >"$run/halves"
     cat "$run/halves" >>"$raw"
     stop

@@ -84,15 +84,17 @@ link() {
     ip -n "$1" addr add 169.254.1.2/16 dev eth0
 }
 
-# Starts a server in a namespace; `stop` ends it.
+# Starts a server in a namespace: start NAMESPACE COMMAND…; `stop` ends the one in $daemon.
 daemon=
 start() {
     ip netns exec "$@" >>"$run/log" 2>&1 9>&- &
     daemon=$!
+    # The shell has nothing to say when it is killed.
+    disown
 }
 stop() {
     kill -KILL "$daemon"
-    wait "$daemon" 2>/dev/null || true
+    timeout 5 tail --pid="$daemon" -s 0.02 -f /dev/null
 }
 
 # Waits for what must become true: await WHAT COMMAND…
