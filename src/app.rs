@@ -24,7 +24,7 @@ use pve_imds_datasources::backends::pve as backend;
 use pve_imds_datasources::{Router, Settings};
 use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_observability::Metrics;
-use pve_imds_transport::bpf::{Datapath, Pins, Program};
+use pve_imds_transport::bpf::{Datapath, Lock, LockError, Pins, Program};
 use pve_imds_transport::{Devices, LinkEvent, Links};
 
 use self::guard::{Guard, Report};
@@ -80,7 +80,7 @@ pub async fn serve<R: Answers>(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let pins = Pins::open(&checked.pin_dir)?;
-    let mut lock = pins.lock()?;
+    let mut lock = take_lock(&pins).await?;
     let epoch = lock.next_epoch()?;
     let (inventory, _watcher) = backend::Inventory::open(inventory(&checked)).context("cannot start the inventory")?;
     let mut links = Links::open().await.context("cannot list network interfaces")?;
@@ -183,4 +183,15 @@ pub async fn serve<R: Answers>(
         tracing::error!("the guard's thread panicked");
     }
     outcome
+}
+
+/// The lock. A command that looks at the guard holds it for a moment; a daemon holds it for good.
+async fn take_lock(pins: &Pins) -> Result<Lock, LockError> {
+    for _ in 0..3 {
+        match pins.lock() {
+            Err(LockError::Held { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => return other,
+        }
+    }
+    pins.lock()
 }

@@ -59,6 +59,22 @@ impl Default for Settings {
     }
 }
 
+/// Whether [`Settings::level`] may be this, for those who check settings long before they install.
+///
+/// # Errors
+/// What [`install`] would say.
+pub fn check_level(level: &str) -> Result<(), LevelError> {
+    logs::filter(level).map(drop)
+}
+
+/// Whether [`Settings::otlp_endpoint`] may be this.
+///
+/// # Errors
+/// What [`install`] would say.
+pub fn check_endpoint(base: &str) -> Result<(), EndpointError> {
+    traces::endpoint(base).map(drop)
+}
+
 /// Why nothing was installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {

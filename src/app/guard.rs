@@ -72,12 +72,11 @@ impl Guard {
         self.give(Job::Release(interface, seat));
     }
 
-    /// Waits until the kernel's counters are in the metrics.
-    pub async fn count(&self) {
+    /// Waits until the kernel's counters are in the metrics. `false`: the worker is gone.
+    pub async fn count(&self) -> bool {
         let (done, counted) = oneshot::channel();
         self.give(Job::Count(done));
-        // A worker that is gone has nothing to count any more.
-        let _ = counted.await;
+        counted.await.is_ok()
     }
 
     /// Ends the worker after what it is doing. Pinned links stay.
@@ -86,7 +85,7 @@ impl Guard {
     }
 
     fn give(&self, job: Job) {
-        // A worker that has ended was told to.
+        // What a worker that is gone cannot do, `count` tells.
         let _ = self.0.send(job);
     }
 }
@@ -150,7 +149,7 @@ impl Worker {
         let released = self.datapath.release(interface.index, seat.slot).map_err(|error| error.to_string());
         let forgotten = self.pins.forget(interface.index).map_err(|error| error.to_string());
         for error in [released.err(), forgotten.err()].into_iter().flatten() {
-            tracing::warn!(interface = %interface.name, error, "cannot tidy up after a vanished interface");
+            tracing::warn!(tap = %interface.name, error, "cannot tidy up after a vanished interface");
         }
         let _ = self.outbox.send(Report::Released(seat));
     }

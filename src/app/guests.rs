@@ -32,7 +32,7 @@ impl Accept {
         if self.kinds.contains(&interface.kind) {
             return Some(tap);
         }
-        tracing::debug!(interface = %interface.name, kind = %interface.kind, "not a kind of guest interface");
+        tracing::debug!(tap = %interface.name, kind = %interface.kind, "not a kind of guest interface");
         None
     }
 }
@@ -61,7 +61,7 @@ impl<R: Answers> Guests<R> {
     pub fn appeared(&mut self, interface: &Interface) -> Option<Seat> {
         let tap = self.accept.tap(interface)?;
         let Some(seat) = self.slots.take() else {
-            tracing::error!(interface = %interface.name, "no seat left; the guest is not served");
+            tracing::error!(tap = %interface.name, "no seat left; the guest is not served");
             return None;
         };
         let link = Link { tap, index: interface.index };
@@ -69,7 +69,7 @@ impl<R: Answers> Guests<R> {
         self.ring.add(seat, Box::new(Server::new(service, self.drain.subscribe())));
         self.seated.insert(interface.index, (interface.clone(), seat));
         self.show();
-        tracing::debug!(interface = %interface.name, index = interface.index, vmid = %tap.vmid, "interface appeared");
+        tracing::debug!(tap = %interface.name, index = interface.index, vmid = %tap.vmid, "interface appeared");
         Some(seat)
     }
 
@@ -78,7 +78,7 @@ impl<R: Answers> Guests<R> {
         let (_, seat) = self.seated.remove(&interface.index)?;
         self.ring.remove(seat);
         self.show();
-        tracing::info!(interface = %interface.name, index = interface.index, "interface vanished");
+        tracing::info!(tap = %interface.name, index = interface.index, "interface vanished");
         Some(seat)
     }
 
@@ -87,12 +87,13 @@ impl<R: Answers> Guests<R> {
         match report {
             Report::Guarded(interface, swap) => {
                 counter!(ATTACHMENTS, "result" => "guarded").increment(1);
-                tracing::info!(interface = %interface.name, index = interface.index, ?swap, "guarded and served");
+                let vmid = TapName::parse(&interface.name).map(|tap| tap.vmid.get());
+                tracing::info!(tap = %interface.name, vmid, index = interface.index, ?swap, "guarded and served");
             }
             // A guest that is gone before its turn is no failure.
             Report::Failed(interface, error) if self.seated.contains_key(&interface.index) => {
                 counter!(ATTACHMENTS, "result" => "failed").increment(1);
-                tracing::error!(interface = %interface.name, error, "cannot guard the interface; trying again");
+                tracing::error!(tap = %interface.name, error, "cannot guard the interface; trying again");
             }
             Report::Failed(..) => {}
             Report::Released(seat) => self.slots.free(seat),

@@ -80,10 +80,13 @@ async fn answer(request: &Request<Incoming>, metrics: &Metrics, guard: &Guard) -
             guard.count().await;
             reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics.render())
         }
-        // The worker and this thread live; the ring's end is the process's end.
+        // This thread lives, or nobody would answer; the ring's end is the process's end; the worker is asked.
         (&Method::GET | &Method::HEAD, "/healthz") => {
-            guard.count().await;
-            reply(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".to_owned())
+            let (status, text) = match guard.count().await {
+                true => (StatusCode::OK, "ok\n"),
+                false => (StatusCode::SERVICE_UNAVAILABLE, "the guard's thread is gone; restart\n"),
+            };
+            reply(status, "text/plain; charset=utf-8", text.to_owned())
         }
         (_, "/metrics" | "/healthz") => reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", String::new()),
         _ => reply(StatusCode::NOT_FOUND, "text/plain", "try /metrics or /healthz\n".to_owned()),

@@ -17,6 +17,21 @@ use tokio::time::{Instant, sleep};
 /// How long an older socket may hold the queue. Right after a kill the kernel still has it for some milliseconds.
 const BUSY: Duration = Duration::from_secs(2);
 
+/// What to do about an error of binding, beside what the kernel calls it.
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => "another process has an AF_XDP socket there; end it",
+        io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_RAW",
+        _ if error.raw_os_error() == Some(NO_BUFFER_SPACE) => {
+            "the rings pin 5 MiB of memory: raise the limit (LimitMEMLOCK=infinity, ulimit -l) or grant CAP_IPC_LOCK"
+        }
+        _ => "the device or the kernel does not take it",
+    }
+}
+
+/// ENOBUFS: the kernel's word for RLIMIT_MEMLOCK here.
+const NO_BUFFER_SPACE: i32 = 105;
+
 /// A running ring.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -42,7 +57,7 @@ impl Ring {
             match result {
                 // Nobody waits for how it ended when the daemon stops.
                 Ok(ended) => drop(end.send(ended)),
-                Err(error) => drop(bound.send(Err(error))),
+                Err(error) => drop(bound.send(Err(io::Error::new(error.kind(), format!("{error}: {}", mend(&error)))))),
             }
         })?;
         let (guests, socket) = binding.recv().map_err(|_| io::Error::other("the ring's thread died"))??;

@@ -8,8 +8,10 @@ use crate::config::{Loaded, Setting};
 
 /// The configuration was loaded, so it can be run.
 pub(super) fn check(loaded: &Loaded) -> anyhow::Result<()> {
-    let file =
-        loaded.file.as_ref().map_or_else(|| "no file, built-in values".into(), |file| file.display().to_string());
+    let file = loaded
+        .file
+        .as_ref()
+        .map_or_else(|| "no file; built-in values and the environment".into(), |file| file.display().to_string());
     writeln!(stdout(), "ok ({file})")?;
     Ok(())
 }

@@ -30,6 +30,7 @@ pub(super) fn status(checked: &Checked, json: bool) -> anyhow::Result<()> {
     }
     match daemon {
         Some(pid) => writeln!(out, "pve-imds serves (pid {pid})")?,
+        None if interfaces.is_empty() => writeln!(out, "nobody serves and nothing is guarded")?,
         None => writeln!(out, "nobody serves: guarded guests get silence")?,
     }
     writeln!(out, "{:<16} {:>6} {:<16} STATE", "INTERFACE", "INDEX", "PROGRAMS")?;
@@ -51,7 +52,9 @@ pub(super) fn remove(checked: &Checked) -> anyhow::Result<()> {
     };
     let count = pins.list()?.len();
     pins.remove_all().context("some programs are still attached")?;
+    let prefix = &checked.device_prefix;
     writeln!(stdout(), "removed {count} links; nothing guards the metadata address now")?;
+    writeln!(stdout(), "the devices {prefix}a and {prefix}b stay; to remove them: ip link del {prefix}a")?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use http::Request;
 use http_body_util::BodyExt;
 use pve_imds_middleware::empty;
-use pve_imds_model::request::Link;
+use pve_imds_model::request::{Directory, Link};
 use pve_imds_model::tap::TapName;
 use tower::ServiceExt;
 
@@ -29,6 +29,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     };
     // There is no interface, so none of this kernel's indexes is right.
     let link = Link { tap: TapName { vmid, nic }, index: 0 };
+    let unknown = inventory.find(link).err();
     let node = Node::new(inventory, app::rules(checked), checked.emulation);
     let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
     let runtime =
@@ -56,13 +57,10 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         return Ok(());
     }
     let outcome = String::from_utf8_lossy(&body);
-    bail!(
-        "VM {vmid} would get {} for {}: {}",
-        head.status,
-        view.path,
-        match outcome.trim() {
-            "" => "nothing is served there",
-            text => text,
-        }
-    );
+    let why = match (unknown, outcome.trim()) {
+        (Some(unknown), outcome) => format!("{outcome}: {}", unknown.reason()),
+        (None, "") => "nothing is served there".to_owned(),
+        (None, outcome) => outcome.to_owned(),
+    };
+    bail!("VM {vmid} would get {} for {} on net{nic}: {why}", head.status, view.path);
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pve_imds_model::request::Emulation;
-use pve_imds_observability::Format;
+use pve_imds_observability::{Format, check_endpoint, check_level};
 
 use super::layers::Layers;
 use super::schema::Config;
@@ -89,9 +89,12 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
     if config.datapath.accept_kinds.is_empty() {
         wrong.push("datapath.accept_kinds must name at least one link kind (tun)".into());
     }
+    if let Err(error) = check_level(&config.log_level) {
+        wrong.push(format!("log_level: {error}"));
+    }
     let endpoint = &config.otlp.endpoint;
-    if !endpoint.is_empty() && !endpoint.starts_with("http://") {
-        wrong.push("otlp.endpoint must be an http:// URL; let a collector on this node speak TLS".into());
+    if let Some(error) = check_endpoint(endpoint).err().filter(|_| !endpoint.is_empty()) {
+        wrong.push(format!("otlp.endpoint: {error}; for TLS let a collector on this node speak it"));
     }
     let node_name = match config.node_name.as_str() {
         "" => host.split('.').next().unwrap_or_default().to_owned(),
@@ -195,6 +198,8 @@ mod tests {
             ("datapath: {device_prefix: tap1i}", "datapath.device_prefix"),
             ("datapath: {accept_kinds: []}", "datapath.accept_kinds"),
             ("otlp: {endpoint: 'https://x'}", "otlp.endpoint"),
+            ("otlp: {endpoint: 'http://user@x'}", "otlp.endpoint"),
+            ("log_level: inof", "log_level"),
             ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),

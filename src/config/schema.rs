@@ -28,7 +28,7 @@ sections! {
         node_name: String = String::new(),
         /// Which dialects a VM is shown: `auto` (all), `openstack`, `ec2`.
         emulate: String = "auto".into(),
-        /// Old name of the log filter: `error`, `warn`, `info`, `debug`, `trace` or tracing's filter syntax.
+        /// What is logged: `error`, `warn`, `info`, `debug`, `trace` or tracing's filter syntax.
         log_level: String = "info".into(),
         /// Old name of `management.listen`.
         metrics_addr: String = String::new(),

@@ -121,7 +121,7 @@ fn view_and_inspect_read_the_tree() {
 
     for (arguments, said) in [
         (&["view", "100", "/nothing"][..], "404"),
-        (&["view", "100", "--nic", "7"], "vm_unknown"),
+        (&["view", "100", "--nic", "7"], "vm_unknown: the configuration of this VM has no such NIC"),
         (&["view", "101"], "VM 101 has no network interface"),
         (&["view", "102"], "VM 102: no configuration under"),
         (&["inspect", "102"], "VM 102: no configuration under"),

@@ -69,6 +69,25 @@ async fn large_bodies_cross_a_lossy_link_whole_both_ways() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_no_request_is_told_so() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |request| name_tag(1, request));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(9000));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(70));
+    for (request, answer) in [
+        ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
+        (long.as_str(), "HTTP/1.1 4"),
+        (many.as_str(), "HTTP/1.1 431 "),
+        ("GET / HTTP/1.1\r\nbad header\r\n\r\n", "HTTP/1.1 400 "),
+        ("GET / HTTP/1.0\r\n\r\n", "HTTP/1.0 200 "),
+    ] {
+        let got = nic.connect().await.unwrap().exchange(request.as_bytes()).await.unwrap();
+        let got = String::from_utf8_lossy(&got).into_owned();
+        assert!(got.starts_with(answer), "{:.40}: {got:?}", request);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_narrow_wire_is_back_pressure_and_never_a_loss() {
     let world = World::new(Impairment { room: 1, delay: Duration::from_millis(10), ..Impairment::default() });
     let big: Bytes = vec![7; 1_000_000].into();

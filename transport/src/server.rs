@@ -81,7 +81,6 @@ fn builder() -> http1::Builder {
     builder.max_headers(bounds::FIELDS);
     // A client that half-closes after its request still reads the answer.
     builder.half_close(true);
-    builder.pipeline_flush(true);
     builder
 }
 

@@ -21,6 +21,9 @@ pub struct Notes {
     pub user_data: Option<Result<UserData, BlockError>>,
     /// `<!--#network-config`
     pub network_config: Option<Result<NetworkText, BlockError>>,
+    /// Blocks whose names we know and whose function this version lacks: line and name. Somebody should hear of them,
+    /// above all of an `imds` block that was to restrict something.
+    pub unheeded: Vec<(usize, &'static str)>,
 }
 
 /// The text of a `user-data` block.
@@ -100,6 +103,7 @@ impl Notes {
                 let attributes = Attributes::read(block)?;
                 Ok(NetworkText::new(attributes.decode(block)?)?)
             }),
+            unheeded: blocks.iter().filter_map(|block| Some((block.line, block.name.unheeded()?))).collect(),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use pve_imds_bpf::{METADATA_MAC, Tag};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -258,6 +258,27 @@ pub struct GuestStream {
 }
 
 impl GuestStream {
+    /// Sends these bytes and reads until the other side closes.
+    ///
+    /// # Errors
+    /// The connection ended before everything was sent.
+    pub async fn exchange(mut self, mut bytes: &[u8]) -> io::Result<Vec<u8>> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| Pin::new(&mut self).poll_write(cx, bytes)).await?;
+            bytes = &bytes[sent..];
+        }
+        let mut answer = Vec::new();
+        loop {
+            let mut space = [0; 1024];
+            let mut buffer = ReadBuf::new(&mut space);
+            poll_fn(|cx| Pin::new(&mut self).poll_read(cx, buffer.unfilled())).await?;
+            if buffer.filled().is_empty() {
+                return Ok(answer);
+            }
+            answer.extend_from_slice(buffer.filled());
+        }
+    }
+
     /// Ends the connection with a reset.
     pub fn abort(self) {
         self.nic.lock().socket(self.handle).abort();

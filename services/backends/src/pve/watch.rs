@@ -222,6 +222,9 @@ impl Worker {
                 warn!(%vmid, block, outcome = %Outcome::NotesInvalid, reason = %error, "block of the Notes not used");
             }
         }
+        for (line, block) in &vm.notes.unheeded {
+            warn!(%vmid, block, line, "this version does not heed blocks of this name");
+        }
     }
 }
 

@@ -26,6 +26,16 @@ impl Name {
             _ => return None,
         })
     }
+
+    /// The name, if nothing in this version reads blocks of it.
+    pub(super) fn unheeded(self) -> Option<&'static str> {
+        match self {
+            Self::UserData | Self::NetworkConfig => None,
+            Self::VendorData => Some("vendor-data"),
+            Self::Pxe => Some("pxe"),
+            Self::Imds => Some("imds"),
+        }
+    }
 }
 
 /// A block, as it stands.

@@ -96,7 +96,8 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
 fn the_other_names_are_bounds_and_nothing_more() {
     for name in ["vendor-data", "pxe", "imds"] {
         let notes = Notes::parse(&format!("<!--#{name} what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#{name}\n"));
-        assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), network_config: None }, "{name}");
+        let unheeded = vec![(1, name), (7, name)];
+        assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), network_config: None, unheeded }, "{name}");
     }
 }
 
