@@ -21,6 +21,9 @@ pub(crate) const BUFFERS: usize = 256 << 20;
 /// Connections a guest always gets, however much the others hold.
 pub(crate) const GRANTED: usize = 16;
 
+/// Sockets that wait for their next connection: 2.5 MiB, as many connections as end while others begin.
+pub(crate) const SPARE: usize = 32;
+
 /// A handshake that is not finished by then never will be.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 

@@ -22,7 +22,8 @@ use tokio::time::{Instant, Sleep};
 use crate::bounds;
 use crate::ether::{self, ARP_FRAME, Inbound};
 use crate::metrics::{self, Dropped};
-use crate::stack::{Arrival, Budget, Stack};
+use crate::pool::Pool;
+use crate::stack::{Arrival, Stack};
 use crate::stream::{Kick, Shared, TapStream};
 use crate::wire::Wire;
 
@@ -103,7 +104,7 @@ pub struct Driver<W> {
     timers: BTreeSet<(Instant, u16)>,
     sleep: Pin<Box<Sleep>>,
     started: Instant,
-    budget: Budget,
+    pool: Arc<Pool>,
     frame: Vec<u8>,
 }
 
@@ -152,7 +153,7 @@ impl<W: Wire> Driver<W> {
             timers: BTreeSet::new(),
             sleep: Box::pin(tokio::time::sleep_until(now)),
             started: now,
-            budget: Budget::default(),
+            pool: Arc::default(),
             frame: Vec::new(),
         };
         (driver, Guests(sender))
@@ -236,7 +237,7 @@ impl<W: Wire> Driver<W> {
         if self.guests.len() <= index {
             self.guests.resize_with(index + 1, || None);
         }
-        let stack = Stack::new((self.seed)(), self.budget.clone(), self.clock(Instant::now()));
+        let stack = Stack::new((self.seed)(), self.pool.clone(), self.clock(Instant::now()));
         let shared = Arc::new(Shared::new(stack, self.kick.clone(), slot));
         self.unseat(index);
         self.guests[index] = Some(Guest { seat, shared, serve, due: None });

@@ -18,6 +18,7 @@ mod driver;
 mod ether;
 mod links;
 mod metrics;
+mod pool;
 mod port;
 mod server;
 mod slots;

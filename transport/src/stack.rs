@@ -10,23 +10,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pve_imds_bpf::Tag;
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, IpProtocol, Ipv4Packet, TcpPacket};
 
 use crate::bounds;
 use crate::ether::{METADATA_IP, METADATA_PORT, Station};
+use crate::pool::Pool;
 use crate::port::{Blueprint, Port, Stations};
 use crate::wire::Wire;
-
-/// What all guests together hold in buffers.
-pub(crate) type Budget = Arc<AtomicUsize>;
-
-const CONNECTION_BUFFERS: usize = bounds::SEND_BUFFER + bounds::RECEIVE_BUFFER;
 
 /// What a packet brought about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +69,13 @@ pub(crate) struct Stack {
     connections: HashMap<IpEndpoint, Connection>,
     half_open: usize,
     orphans: usize,
-    budget: Budget,
+    pool: Arc<Pool>,
     now: Instant,
 }
 
 impl Stack {
     /// An empty stack; `seed` must be unpredictable (it feeds the sequence numbers).
-    pub(crate) fn new(seed: u64, budget: Budget, now: Instant) -> Self {
+    pub(crate) fn new(seed: u64, pool: Arc<Pool>, now: Instant) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut Blueprint, now);
@@ -91,7 +86,7 @@ impl Stack {
             debug_assert!(full.is_ok(), "an interface has room for its first address");
         });
         let sockets = SocketSet::new(Vec::new());
-        Self { interface, sockets, connections: HashMap::new(), half_open: 0, orphans: 0, budget, now }
+        Self { interface, sockets, connections: HashMap::new(), half_open: 0, orphans: 0, pool, now }
     }
 
     /// Takes one IPv4 packet for the metadata address that `station` sent.
@@ -191,18 +186,7 @@ impl Stack {
         if held >= bounds::OPEN + bounds::HALF_OPEN {
             return false;
         }
-        if held >= bounds::GRANTED && self.budget.load(Ordering::Relaxed) + CONNECTION_BUFFERS > bounds::BUFFERS {
-            return false;
-        }
-        let receive = SocketBuffer::new(vec![0; bounds::RECEIVE_BUFFER]);
-        let send = SocketBuffer::new(vec![0; bounds::SEND_BUFFER]);
-        let mut socket = Socket::new(receive, send);
-        socket.set_nagle_enabled(false);
-        socket.set_timeout(Some(duration(bounds::UNACKNOWLEDGED)));
-        if socket.listen((IpAddress::Ipv4(METADATA_IP), METADATA_PORT)).is_err() {
-            return false;
-        }
-        self.budget.fetch_add(CONNECTION_BUFFERS, Ordering::Relaxed);
+        let Some(socket) = self.pool.take(held < bounds::GRANTED) else { return false };
         let handle = self.sockets.add(socket);
         self.half_open += 1;
         self.connections.insert(peer, Connection { handle, station, stage: Stage::HalfOpen { since: self.now } });
@@ -272,8 +256,8 @@ impl Stack {
 
     fn remove(&mut self, peer: IpEndpoint) {
         let Some(connection) = self.connections.remove(&peer) else { return };
-        self.sockets.remove(connection.handle);
-        self.budget.fetch_sub(CONNECTION_BUFFERS, Ordering::Relaxed);
+        let smoltcp::socket::Socket::Tcp(socket) = self.sockets.remove(connection.handle);
+        self.pool.give(socket);
         match connection.stage {
             Stage::HalfOpen { .. } => self.half_open -= 1,
             Stage::Orphan { .. } => self.orphans -= 1,
@@ -284,7 +268,8 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        self.budget.fetch_sub(self.connections.len() * CONNECTION_BUFFERS, Ordering::Relaxed);
+        let peers: Vec<IpEndpoint> = self.connections.keys().copied().collect();
+        peers.into_iter().for_each(|peer| self.remove(peer));
     }
 }
 
@@ -292,7 +277,7 @@ fn handshake() -> Duration {
     duration(bounds::HANDSHAKE)
 }
 
-fn duration(time: std::time::Duration) -> Duration {
+pub(crate) fn duration(time: std::time::Duration) -> Duration {
     Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 

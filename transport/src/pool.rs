@@ -1,0 +1,89 @@
+//! The sockets of all guests together: how much memory they may hold, and old ones to be used again.
+//!
+//! A connection's buffers are 80 KiB; making and clearing them anew costs as much as answering the request. So a few
+//! sockets wait here for the next connection, of whichever guest. Nothing of the last one can be read through them:
+//! smoltcp's ring buffers yield only what was written since they were emptied, and `listen` empties them. Refused: more
+//! memory than all guests together may hold, but for the share that every guest is granted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use smoltcp::socket::tcp::{Socket, SocketBuffer};
+use smoltcp::wire::{IpAddress, IpListenEndpoint};
+
+use crate::bounds;
+use crate::ether::{METADATA_IP, METADATA_PORT};
+use crate::stack::duration;
+
+/// Bytes of one connection's buffers.
+const CONNECTION: usize = bounds::SEND_BUFFER + bounds::RECEIVE_BUFFER;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    /// Bytes of connections in use.
+    held: AtomicUsize,
+    spare: Mutex<Vec<Socket<'static>>>,
+}
+
+impl Pool {
+    /// A socket that listens for the metadata address. `None`: the bound is reached and this one is not `granted`.
+    pub(crate) fn take(&self, granted: bool) -> Option<Socket<'static>> {
+        if !granted && self.held.load(Ordering::Relaxed) + CONNECTION > bounds::BUFFERS {
+            return None;
+        }
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut socket = spare.unwrap_or_else(|| {
+            let receive = SocketBuffer::new(vec![0; bounds::RECEIVE_BUFFER]);
+            let send = SocketBuffer::new(vec![0; bounds::SEND_BUFFER]);
+            Socket::new(receive, send)
+        });
+        socket.set_nagle_enabled(false);
+        socket.set_timeout(Some(duration(bounds::UNACKNOWLEDGED)));
+        let endpoint = IpListenEndpoint { addr: Some(IpAddress::Ipv4(METADATA_IP)), port: METADATA_PORT };
+        socket.listen(endpoint).ok()?;
+        self.held.fetch_add(CONNECTION, Ordering::Relaxed);
+        Some(socket)
+    }
+
+    /// A connection is over.
+    pub(crate) fn give(&self, mut socket: Socket<'static>) {
+        self.held.fetch_sub(CONNECTION, Ordering::Relaxed);
+        // Whoever still waits for it hears of its end here, and not from the next connection.
+        socket.abort();
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < bounds::SPARE {
+            spare.push(socket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smoltcp::socket::tcp::State;
+
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_for_all_but_the_granted() {
+        let pool = Pool::default();
+        let most = bounds::BUFFERS / CONNECTION;
+        pool.held.store(most * CONNECTION, Ordering::Relaxed);
+        assert!(pool.take(false).is_none());
+        let granted = pool.take(true).unwrap();
+        pool.give(granted);
+        pool.held.fetch_sub(CONNECTION, Ordering::Relaxed);
+        assert!(pool.take(false).is_some());
+    }
+
+    #[test]
+    fn a_socket_comes_back_listening_and_empty_and_few_are_kept() {
+        let pool = Pool::default();
+        let sockets: Vec<_> = (0..bounds::SPARE + 3).map(|_| pool.take(false).unwrap()).collect();
+        sockets.into_iter().for_each(|socket| pool.give(socket));
+        assert_eq!(pool.held.load(Ordering::Relaxed), 0);
+        assert_eq!(pool.spare.lock().unwrap().len(), bounds::SPARE);
+        let socket = pool.take(false).unwrap();
+        assert_eq!((socket.state(), socket.send_queue(), socket.recv_queue()), (State::Listen, 0, 0));
+    }
+}
