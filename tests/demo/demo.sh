@@ -44,7 +44,7 @@ sweep() {
 # Whatever outlives this script must not hold its lock: 9>&- below.
 exec 9>/run/imdsd.lock
 flock -n 9 || die "another demo is running"
-trap sweep EXIT
+trap 'sweep; rm -f /run/imdsd.lock' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 sweep
