@@ -91,6 +91,12 @@ impl Devices {
         Ok(Self { a: device(a, end_a), b: device(b, end_b) })
     }
 
+    /// Whether an interface is one of ours.
+    #[must_use]
+    pub fn include(&self, index: u32) -> bool {
+        [self.a.index, self.b.index].contains(&index)
+    }
+
     /// Sets both ends up. Call it when all programs are attached.
     ///
     /// # Errors
