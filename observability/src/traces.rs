@@ -59,6 +59,9 @@ pub(crate) fn endpoint(base: &str) -> Result<String, EndpointError> {
         // Not repeated: what stands before the @ is a password.
         return refuse("http://…@…", "must not hold a user or password");
     }
+    if base.trim_end_matches('/').ends_with("/v1/traces") {
+        return refuse(base, "must be the collector's base address, without /v1/traces");
+    }
     if host.is_empty() || rest.contains(['?', '#']) || !rest.bytes().all(|b| b.is_ascii_graphic()) {
         return refuse(base, "must be a host, perhaps a port and a path");
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Write, stdout};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use pve_imds_transport::bpf::{LockError, Pinned, Pins, Program};
@@ -52,9 +53,14 @@ pub(super) fn remove(checked: &Checked) -> anyhow::Result<()> {
     };
     let count = pins.list()?.len();
     pins.remove_all().context("some programs are still attached")?;
-    let prefix = &checked.device_prefix;
-    writeln!(stdout(), "removed {count} links; nothing guards the metadata address now")?;
-    writeln!(stdout(), "the devices {prefix}a and {prefix}b stay; to remove them: ip link del {prefix}a")?;
+    match count {
+        0 => writeln!(stdout(), "nothing was guarded")?,
+        _ => writeln!(stdout(), "removed {count} links; nothing guards the metadata address now")?,
+    }
+    let device = format!("{}a", checked.device_prefix);
+    if Path::new("/sys/class/net").join(&device).exists() {
+        writeln!(stdout(), "our devices stay; to remove them: ip link del {device}")?;
+    }
     Ok(())
 }
 

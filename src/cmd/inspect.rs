@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::Digest;
 use pve_imds_model::conf;
-use pve_imds_model::vm::VmId;
+use pve_imds_model::vm::{Vm, VmId};
 use serde_json::{Value, json};
 
 use super::{Usage, inventory, no_such_vm};
@@ -18,7 +18,7 @@ use crate::config::{ConfigError, Loaded};
 /// Proxmox's own limit of a file under `/etc/pve`.
 const LARGEST: u64 = 1 << 20;
 
-/// A file on standard input, or one whose name says no VMID, is treated as this VM's.
+/// Stands in for the VMID while a file is read whose name says none; what is printed says none either.
 const NOBODY: u32 = 100;
 
 pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> anyhow::Result<()> {
@@ -27,7 +27,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
-        let warnings: Vec<String> = record.warnings.iter().map(ToString::to_string).collect();
+        let warnings = said(&record.warnings, &record.vm);
         return print(serde_json::to_value(&*record.vm)?, &record.digest, &warnings);
     }
     let (bytes, name) = if what == "-" {
@@ -39,8 +39,17 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
     let number = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(VmId::parse);
     let vmid = number.or_else(|| VmId::new(NOBODY)).context("a VMID in range")?;
     let parsed = conf::parse(vmid, &bytes);
-    let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
-    print(serde_json::to_value(&parsed.vm)?, &Digest::of(&bytes), &warnings)
+    let mut json = serde_json::to_value(&parsed.vm)?;
+    if number.is_none() {
+        json["vmid"] = Value::Null;
+    }
+    print(json, &Digest::of(&bytes), &said(&parsed.warnings, &parsed.vm))
+}
+
+/// What in the configuration and in its Notes could not be used.
+fn said(warnings: &[conf::Warning], vm: &Vm) -> Vec<String> {
+    let remarks = vm.notes.remarks.iter().map(|remark| format!("Notes, {remark}"));
+    warnings.iter().map(ToString::to_string).chain(remarks).collect()
 }
 
 fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! `view`: the answer a VM would get, through the real stack, in this process.
 
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 
 use anyhow::{Context, bail};
 use http::Request;
@@ -23,8 +23,17 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     }
     let inventory = inventory(checked)?;
     let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
+    for remark in &record.vm.notes.remarks {
+        writeln!(stderr(), "warning: Notes, {remark}")?;
+    }
+    if !record.ready {
+        bail!("VM {vmid}: its configuration is empty; a daemon that read it before goes on serving that");
+    }
     let first = record.vm.nets.iter().map(|nic| nic.index).min();
     let Some(nic) = view.nic.or(first) else {
+        if let Some(warning) = record.warnings.iter().find(|warning| warning.to_string().contains("net")) {
+            bail!("VM {vmid} has no network interface that can be read ({warning})");
+        }
         bail!("VM {vmid} has no network interface; give it one: qm set {vmid} --net0 virtio,bridge=vmbr0");
     };
     // There is no interface, so none of this kernel's indexes is right.

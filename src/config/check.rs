@@ -135,8 +135,9 @@ fn management(layers: &Layers, config: &Config, wrong: &mut Vec<String>) -> Opti
     if text.is_empty() {
         return None;
     }
-    // The peer took ":9100" for every address.
-    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    // The old option took ":9100" for every address; the new one wants it said.
+    let every = key == "metrics_addr" && text.starts_with(':');
+    let full = if every { format!("0.0.0.0{text}") } else { text.to_owned() };
     match full.parse() {
         Ok(address) => Some(address),
         Err(_) => {
@@ -187,6 +188,7 @@ mod tests {
             ("emulate: gcp", "emulate"),
             ("log: {format: xml}", "log.format"),
             ("management: {listen: somewhere}", "management.listen"),
+            ("management: {listen: ':9100'}", "management.listen"),
             ("metrics_addr: x", "metrics_addr"),
             ("metrics_addr: 127.0.0.1:1\nmanagement: {listen: '127.0.0.1:2'}", "metrics_addr"),
             ("pve_dir: ''", "pve_dir"),

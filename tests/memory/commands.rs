@@ -119,6 +119,18 @@ fn view_and_inspect_read_the_tree() {
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json["vmid"], &json["name"]), (&100.into(), &"vm100".into()));
 
+    tree.put(
+        103,
+        &sample_config(VmId::new(103).unwrap(), "<!--#userdata\nx\n-->\n<!--#network-config\nversion: 3\n-->"),
+    )
+    .unwrap();
+    for (arguments, status) in [(["view", "103"], 0), (["inspect", "103"], 0)] {
+        let output = product(&config, &arguments, &[]);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        for said in ["Notes, line 1: user-data: this opens no block", "Notes, line 4: network-config: "] {
+            assert!(err(&output).contains(said), "{arguments:?}: {}", err(&output));
+        }
+    }
     for (arguments, said) in [
         (&["view", "100", "/nothing"][..], "404"),
         (&["view", "100", "--nic", "7"], "vm_unknown: the configuration of this VM has no such NIC"),

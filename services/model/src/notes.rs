@@ -21,9 +21,37 @@ pub struct Notes {
     pub user_data: Option<Result<UserData, BlockError>>,
     /// `<!--#network-config`
     pub network_config: Option<Result<NetworkText, BlockError>>,
-    /// Blocks whose names we know and whose function this version lacks: line and name. Somebody should hear of them,
-    /// above all of an `imds` block that was to restrict something.
-    pub unheeded: Vec<(usize, &'static str)>,
+    /// What whoever wrote them should hear, by line.
+    pub remarks: Vec<Remark>,
+}
+
+/// Something in the Notes that does not do what it seems to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {block}: {what}")]
+pub struct Remark {
+    /// Line of the Notes, from 1.
+    pub line: usize,
+    /// The block's name.
+    pub block: &'static str,
+    /// Why.
+    pub what: Oddity,
+}
+
+/// What is odd about a line. Quotes nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Oddity {
+    /// The block cannot be used.
+    #[error(transparent)]
+    Broken(#[from] Flaw),
+    /// The block asks for secrets, and this version renders none.
+    #[error("the block says `secrets=`, and this version renders no secrets: it is never served")]
+    Secrets,
+    /// Nothing in this version reads blocks of this name, not even to restrict something.
+    #[error("blocks of this name have no effect in this version")]
+    Unheeded,
+    /// A line that looks like an opening and is none.
+    #[error("this opens no block; it must read `<!--#{0}`, from the start of the line")]
+    Misspelt(&'static str),
 }
 
 /// The text of a `user-data` block.
@@ -94,7 +122,8 @@ impl Notes {
     pub fn parse(text: &str) -> Self {
         let text = text.replace("\r\n", "\n");
         let blocks = block::find(&text);
-        Self {
+        let mut notes = Self {
+            remarks: Vec::new(),
             user_data: the_one(&blocks, Name::UserData, |block| {
                 let attributes = Attributes::read(block)?;
                 Ok(UserData { text: attributes.decode(block)?, secrets: attributes.secrets })
@@ -103,8 +132,34 @@ impl Notes {
                 let attributes = Attributes::read(block)?;
                 Ok(NetworkText::new(attributes.decode(block)?)?)
             }),
-            unheeded: blocks.iter().filter_map(|block| Some((block.line, block.name.unheeded()?))).collect(),
-        }
+        };
+        notes.remarks = notes.remark(&blocks, block::misspelt(&text));
+        notes
+    }
+
+    fn remark(&self, blocks: &[Block<'_>], misspelt: Vec<(usize, Name)>) -> Vec<Remark> {
+        let broken =
+            |block: Name, error: &BlockError| Remark { line: error.line, block: block.word(), what: error.flaw.into() };
+        let of = |block: &Block<'_>, what| Remark { line: block.line, block: block.name.word(), what };
+        let user_data = self.user_data.as_ref().and_then(|block| block.as_ref().err());
+        let network_config = self.network_config.as_ref().and_then(|block| block.as_ref().err());
+        let wants_secrets = matches!(&self.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
+        let mut remarks: Vec<Remark> = blocks
+            .iter()
+            .filter_map(|block| match block.name {
+                Name::UserData => wants_secrets.then(|| of(block, Oddity::Secrets)),
+                Name::NetworkConfig => None,
+                Name::VendorData | Name::Pxe | Name::Imds => Some(of(block, Oddity::Unheeded)),
+            })
+            .collect();
+        remarks.extend(user_data.map(|error| broken(Name::UserData, error)));
+        remarks.extend(network_config.map(|error| broken(Name::NetworkConfig, error)));
+        remarks.extend(misspelt.into_iter().map(|(line, name)| {
+            let block = name.word();
+            Remark { line, block, what: Oddity::Misspelt(block) }
+        }));
+        remarks.sort_by_key(|remark| remark.line);
+        remarks
     }
 }
 

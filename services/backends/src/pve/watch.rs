@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 
 use pve_imds_model::fault::Outcome;
+use pve_imds_model::notes::{Oddity, Remark};
 use pve_imds_model::vm::VmId;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -215,15 +216,20 @@ impl Worker {
         for warning in record.warnings.iter() {
             warn!(%vmid, line = warning.line, reason = %warning.reason, "line of the configuration not used");
         }
-        let user_data = vm.notes.user_data.as_ref().and_then(|block| block.as_ref().err());
-        let network_config = vm.notes.network_config.as_ref().and_then(|block| block.as_ref().err());
-        for (block, error) in [("user-data", user_data), ("network-config", network_config)] {
-            if let Some(error) = error {
-                warn!(%vmid, block, outcome = %Outcome::NotesInvalid, reason = %error, "block of the Notes not used");
+        for Remark { line, block, what } in &vm.notes.remarks {
+            match what {
+                Oddity::Broken(flaw) => {
+                    let outcome = Outcome::NotesInvalid;
+                    warn!(%vmid, block, %outcome, line, reason = %flaw, "block of the Notes not used");
+                }
+                Oddity::Secrets => {
+                    let outcome = Outcome::SecretsDisabled;
+                    warn!(%vmid, block, %outcome, line, reason = %what, "block of the Notes not used");
+                }
+                Oddity::Unheeded | Oddity::Misspelt(_) => {
+                    warn!(%vmid, block, line, reason = %what, "line of the Notes not used")
+                }
             }
-        }
-        for (line, block) in &vm.notes.unheeded {
-            warn!(%vmid, block, line, "this version does not heed blocks of this name");
         }
     }
 }

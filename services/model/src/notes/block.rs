@@ -27,13 +27,16 @@ impl Name {
         })
     }
 
-    /// The name, if nothing in this version reads blocks of it.
-    pub(super) fn unheeded(self) -> Option<&'static str> {
+    const ALL: [Self; 5] = [Self::UserData, Self::NetworkConfig, Self::VendorData, Self::Pxe, Self::Imds];
+
+    /// As it is written.
+    pub(super) fn word(self) -> &'static str {
         match self {
-            Self::UserData | Self::NetworkConfig => None,
-            Self::VendorData => Some("vendor-data"),
-            Self::Pxe => Some("pxe"),
-            Self::Imds => Some("imds"),
+            Self::UserData => "user-data",
+            Self::NetworkConfig => "network-config",
+            Self::VendorData => "vendor-data",
+            Self::Pxe => "pxe",
+            Self::Imds => "imds",
         }
     }
 }
@@ -78,6 +81,31 @@ fn opening(line: &str) -> Option<(Name, &str)> {
     let (name, attributes) = rest.split_at(rest.find([' ', '\t']).unwrap_or(rest.len()));
     Some((Name::parse(name)?, attributes))
 }
+
+/// Lines that were probably meant to open a block and do not: another case, a blank too many, a dash too few. Serving a
+/// machine without the user data that stands in its Notes cannot be mended later, so somebody should hear of it.
+pub(super) fn misspelt(notes: &str) -> Vec<(usize, Name)> {
+    let plain = |word: &str| {
+        word.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect::<String>()
+    };
+    let meant = |line: &str| {
+        let rest = line.trim_start().strip_prefix("<!--")?.trim_start();
+        let rest = rest.strip_prefix('#').unwrap_or(rest).trim_start();
+        let word = plain(rest.split([' ', '\t', '\r', '\n', '>', '=']).next()?);
+        Name::ALL.into_iter().find(|name| {
+            let known = plain(name.word());
+            word == known || word.len() >= SIMILAR && known.starts_with(&word)
+        })
+    };
+    (1..)
+        .zip(notes.lines())
+        .filter(|(_, line)| opening(line).is_none())
+        .filter_map(|(n, line)| Some((n, meant(line)?)))
+        .collect()
+}
+
+/// So many letters of a name are no accident.
+const SIMILAR: usize = 6;
 
 /// The text before the mark that closes a block, in a stretch that begins after the opening line.
 fn closed(stretch: &str) -> Option<&str> {

@@ -96,8 +96,36 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
 fn the_other_names_are_bounds_and_nothing_more() {
     for name in ["vendor-data", "pxe", "imds"] {
         let notes = Notes::parse(&format!("<!--#{name} what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#{name}\n"));
-        let unheeded = vec![(1, name), (7, name)];
-        assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), network_config: None, unheeded }, "{name}");
+        let remarks = [1, 7].map(|line| Remark { line, block: name, what: Oddity::Unheeded }).to_vec();
+        assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), network_config: None, remarks }, "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_do_what_it_seems_to_is_remarked() {
+    let missed = |block| vec![(1, block, Oddity::Misspelt(block))];
+    for (notes, expected) in [
+        ("hello\n<!--#user-data\nx\n-->", vec![]),
+        ("<!-- a comment -->\n<!--#other\n-->", vec![]),
+        ("<!--#userdata\nx\n-->", missed("user-data")),
+        ("<!--#user-dat\nx\n-->", missed("user-data")),
+        ("<!--#User-Data\nx\n-->", missed("user-data")),
+        (" <!--#user-data\nx\n-->", missed("user-data")),
+        ("<!-- #network_config\nx\n-->", missed("network-config")),
+        ("<!--user-data\nx\n-->", missed("user-data")),
+        ("<!--#user-data-->", missed("user-data")),
+        ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, "user-data", Oddity::Secrets)]),
+        ("<!--#user-data\nx", vec![(1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
+        (
+            "<!--#imds\nx\n-->\n<!--#network-config\nversion: 3\n-->",
+            vec![
+                (1, "imds", Oddity::Unheeded),
+                (4, "network-config", Oddity::Broken(Flaw::Network(BadNetwork::OtherVersion))),
+            ],
+        ),
+    ] {
+        let remarks: Vec<_> = Notes::parse(notes).remarks.iter().map(|it| (it.line, it.block, it.what)).collect();
+        assert_eq!(remarks, expected, "{notes:?}");
     }
 }
 
