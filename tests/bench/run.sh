@@ -125,7 +125,11 @@ bulk() {
     start "$node" "$server" guest "$run/config.yaml"
     local guard_pid=$daemon
     await "the guest is guarded" answered imdsb-g101
-    for port in 5201 5202; do start imdsb-far taskset -c "$serves" iperf3 -s -p "$port"; done
+    local -a ends=()
+    for port in 5201 5202; do
+        start imdsb-far taskset -c "$serves" iperf3 -s -p "$port"
+        ends+=("$daemon")
+    done
     await "the far end listens" stream imdsb-g101 5201
     for ((round = 1; round <= rounds; round++)); do
         say "bulk, round $round of $rounds"
@@ -134,8 +138,7 @@ bulk() {
         note bulk-down "$round" ours "$(stream imdsb-g101 5201 -R)"
         note bulk-down "$round" peer "$(stream imdsb-open 5202 -R)"
     done
-    daemon=$guard_pid
-    stop
+    for daemon in "$guard_pid" "${ends[@]}"; do stop; done
     ip netns del imdsb-open
     ip netns del imdsb-far
 }
