@@ -7,6 +7,7 @@ mod check;
 mod layers;
 mod schema;
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -70,6 +71,13 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
     let mut layers = Layers::defaults();
     if let Some(bytes) = &bytes {
         layers = layers.file(bytes).map_err(|source| ConfigError::File { path: path.clone(), source })?;
+    }
+    let ours = |name: &OsStr| name.to_string_lossy().starts_with(layers::PREFIX);
+    for (name, value) in std::env::vars_os().filter(|(name, _)| ours(name)) {
+        if name.to_str().is_none() || value.to_str().is_none() {
+            let key = name.to_string_lossy().into_owned();
+            return Err(ConfigError::Environment(LayerError::Shape { key, expected: "UTF-8" }));
+        }
     }
     let variables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

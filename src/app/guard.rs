@@ -15,9 +15,16 @@ use metrics::{counter, describe_counter};
 use pve_imds_transport::bpf::{Datapath, Pins, Reason, Swap};
 use pve_imds_transport::{Interface, Seat};
 use tokio::sync::{mpsc as reports, oneshot};
+use tokio::time::Instant;
 
-/// Between two attempts on an interface that could not be guarded.
+/// Before the second attempt on an interface that could not be guarded; doubled each time.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+
+/// The longest time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the pins of an interface that is gone stay, in case it was only renamed.
+const MOURNING: Duration = Duration::from_millis(200);
 
 /// What the worker is asked for.
 enum Job {
@@ -57,7 +64,7 @@ impl Guard {
     ) -> io::Result<(Self, reports::UnboundedReceiver<Report>, JoinHandle<()>)> {
         let (jobs, inbox) = mpsc::channel();
         let (outbox, reports) = reports::unbounded_channel();
-        let worker = Worker { datapath, pins, outbox, waiting: VecDeque::new() };
+        let worker = Worker { datapath, pins, outbox, waiting: VecDeque::new(), failed: Vec::new(), gone: Vec::new() };
         let thread = std::thread::Builder::new().name("guard".into()).spawn(move || worker.run(&inbox))?;
         Ok((Self(jobs), reports, thread))
     }
@@ -95,64 +102,112 @@ struct Worker {
     pins: Pins,
     outbox: reports::UnboundedSender<Report>,
     /// Interfaces still to be guarded, newest first.
-    waiting: VecDeque<(Interface, Seat)>,
+    waiting: VecDeque<Attachment>,
+    /// Interfaces that could not be guarded, and when to try again.
+    failed: Vec<(Instant, Attachment)>,
+    /// Interfaces that are gone, and when to take their pins away.
+    gone: Vec<(Instant, Interface)>,
+}
+
+/// An interface to be guarded.
+struct Attachment {
+    interface: Interface,
+    seat: Seat,
+    /// How long to wait should it fail.
+    patience: Duration,
 }
 
 impl Worker {
     fn run(mut self, inbox: &mpsc::Receiver<Job>) {
-        let mut failed = Vec::new();
         loop {
-            // Everything asked for so far is looked at before the next slow attachment.
-            let job = match (self.waiting.is_empty(), failed.is_empty()) {
-                (false, _) => inbox.try_recv().map_err(|error| error == mpsc::TryRecvError::Disconnected),
-                (true, false) => {
-                    inbox.recv_timeout(RETRY).map_err(|error| error == mpsc::RecvTimeoutError::Disconnected)
+            // Everything asked for so far is looked at before the next slow piece of work, and then one piece is done:
+            // neither can starve the other.
+            loop {
+                match inbox.try_recv() {
+                    Ok(Job::End) | Err(mpsc::TryRecvError::Disconnected) => return,
+                    Ok(job) => self.take(job),
+                    Err(mpsc::TryRecvError::Empty) => break,
                 }
-                (true, true) => inbox.recv().map_err(|_| true),
+            }
+            if self.work() {
+                continue;
+            }
+            let due = self.failed.iter().map(|(due, _)| due).chain(self.gone.iter().map(|(due, _)| due)).min();
+            let job = match due {
+                Some(due) => inbox.recv_timeout(due.saturating_duration_since(Instant::now())),
+                None => inbox.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
             };
             match job {
-                Ok(Job::Guard(interface, seat)) => self.waiting.push_front((interface, seat)),
-                Ok(Job::Release(interface, seat)) => {
-                    failed.retain(|(other, _): &(Interface, Seat)| *other != interface);
-                    self.waiting.retain(|(other, _)| *other != interface);
-                    self.release(&interface, seat);
-                }
-                Ok(Job::Count(done)) => {
-                    publish(&self.datapath);
-                    let _ = done.send(());
-                }
-                Ok(Job::End) | Err(true) => return,
-                Err(false) => match self.waiting.pop_front() {
-                    Some((interface, seat)) => {
-                        if !self.attach(&interface, seat) {
-                            failed.push((interface, seat));
-                        }
-                    }
-                    None => self.waiting.extend(failed.drain(..)),
-                },
+                Ok(Job::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Ok(job) => self.take(job),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    /// `false`: try again.
-    fn attach(&mut self, interface: &Interface, seat: Seat) -> bool {
-        let guarded = guard(&mut self.datapath, &self.pins, interface, seat);
-        let (report, done) = match guarded {
-            Ok(swap) => (Report::Guarded(interface.clone(), swap), true),
-            Err(error) => (Report::Failed(interface.clone(), error), false),
-        };
-        let _ = self.outbox.send(report);
-        done
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Guard(interface, seat) => {
+                // A rename is a death and a birth of one index: its pins stay and are swapped, so the guard never opens.
+                self.gone.retain(|(_, other)| other.index != interface.index);
+                self.waiting.push_front(Attachment { interface, seat, patience: FIRST_RETRY });
+            }
+            Job::Release(interface, seat) => {
+                self.failed.retain(|(_, other)| other.interface != interface);
+                self.waiting.retain(|other| other.interface != interface);
+                self.release(interface, seat);
+            }
+            Job::Count(done) => {
+                publish(&self.datapath);
+                let _ = done.send(());
+            }
+            Job::End => {}
+        }
     }
 
-    fn release(&mut self, interface: &Interface, seat: Seat) {
-        let released = self.datapath.release(interface.index, seat.slot).map_err(|error| error.to_string());
-        let forgotten = self.pins.forget(interface.index).map_err(|error| error.to_string());
-        for error in [released.err(), forgotten.err()].into_iter().flatten() {
-            tracing::warn!(tap = %interface.name, error, "cannot tidy up after a vanished interface");
+    /// One piece of work, if any is due.
+    fn work(&mut self) -> bool {
+        let now = Instant::now();
+        if let Some(at) = self.gone.iter().position(|(due, _)| *due <= now) {
+            let (_, interface) = self.gone.swap_remove(at);
+            if let Err(error) = self.pins.forget(interface.index) {
+                complain(&interface, &chain(&error));
+            }
+            return true;
         }
+        if let Some(at) = self.failed.iter().position(|(due, _)| *due <= now) {
+            let (_, again) = self.failed.swap_remove(at);
+            self.waiting.push_back(again);
+        }
+        let Some(next) = self.waiting.pop_front() else { return false };
+        self.attach(next);
+        true
+    }
+
+    fn attach(&mut self, next: Attachment) {
+        let Attachment { interface, seat, patience } = next;
+        let report = match guard(&mut self.datapath, &self.pins, &interface, seat) {
+            Ok(swap) => Report::Guarded(interface, swap),
+            Err(error) => {
+                let again = Attachment { interface: interface.clone(), seat, patience: (patience * 2).min(RETRY) };
+                self.failed.push((Instant::now() + patience, again));
+                Report::Failed(interface, error)
+            }
+        };
+        let _ = self.outbox.send(report);
+    }
+
+    fn release(&mut self, interface: Interface, seat: Seat) {
+        if let Err(error) = self.datapath.release(interface.index, seat.slot) {
+            complain(&interface, &chain(&error));
+        }
+        self.gone.push((Instant::now() + MOURNING, interface));
         let _ = self.outbox.send(Report::Released(seat));
     }
+}
+
+fn complain(interface: &Interface, error: &str) {
+    tracing::warn!(tap = %interface.name, error, "cannot tidy up after a vanished interface");
 }
 
 /// Seats and guards one interface: assigned first, so that its first steered frame finds its seat.

@@ -29,6 +29,9 @@ const CONNECTIONS: usize = 32;
 /// A head that takes longer is none.
 const HEAD_TIME: Duration = Duration::from_secs(5);
 
+/// Whoever takes longer to ask and to read is not reading: its place is for others.
+const WHOLE_TIME: Duration = Duration::from_secs(10);
+
 /// Answers until it is dropped.
 ///
 /// # Errors
@@ -65,9 +68,12 @@ async fn serve(listener: TcpListener, metrics: Metrics, guard: Guard) -> Infalli
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIME)
+                .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a management connection ended early");
+            match tokio::time::timeout(WHOLE_TIME, connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "a management connection ended early"),
+                Err(_) => tracing::debug!("a management connection took too long"),
             }
             drop(place);
         });

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::schema::Config;
 
 /// Variables that start so are ours.
-const PREFIX: &str = "PVE_IMDS_";
+pub(super) const PREFIX: &str = "PVE_IMDS_";
 
 /// Where an option's value is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Layers {
     /// # Errors
     /// See [`LayerError`].
     pub fn file(mut self, bytes: &[u8]) -> Result<Self, LayerError> {
-        let value: Option<Value> = yaml::read(bytes).map_err(|error| LayerError::Yaml(error.to_string()))?;
+        let value: Option<Value> = yaml::read_once(bytes).map_err(|error| LayerError::Yaml(error.to_string()))?;
         match value {
             None | Some(Value::Null) => {}
             Some(Value::Object(map)) => self.lay("", map)?,
@@ -221,23 +221,24 @@ fn shaped(key: &str, value: Value, like: &Value) -> Result<Value, LayerError> {
     let wrong = |expected| Err(LayerError::Shape { key: key.to_owned(), expected });
     match (like, value) {
         (Value::Bool(_), value @ Value::Bool(_)) | (Value::String(_), value @ Value::String(_)) => Ok(value),
-        // A number or bool where text is meant (`node_name: 1`) is what it was written as.
-        (Value::String(_), Value::Number(number)) => Ok(Value::String(number.to_string())),
         (Value::Array(_), Value::Array(items)) => {
             let list = items.into_iter().map(|item| listed(key, item));
             list.collect::<Result<_, _>>().map(Value::Array)
         }
         (Value::Bool(_), _) => wrong("true or false"),
         (Value::Array(_), _) => wrong("a list"),
+        // YAML has read a number by now: what was written (007, 1.10) is lost.
+        (_, Value::Number(_)) => wrong("text; put it in quotes"),
         _ => wrong("text"),
     }
 }
 
 fn listed(key: &str, item: Value) -> Result<Value, LayerError> {
     match (item, key == NUMBERS) {
-        (value @ Value::Number(_), true) => Ok(value),
+        (Value::Number(number), true) if number.as_u64().is_some_and(|n| u32::try_from(n).is_ok()) => {
+            Ok(Value::Number(number))
+        }
         (value @ Value::String(_), false) => Ok(value),
-        (Value::Number(number), false) => Ok(Value::String(number.to_string())),
         (_, true) => Err(LayerError::Shape { key: key.to_owned(), expected: "a list of numbers" }),
         (_, false) => Err(LayerError::Shape { key: key.to_owned(), expected: "a list of texts" }),
     }
@@ -339,7 +340,11 @@ mod tests {
             ("http: {allowed_hosts: a}", "http.allowed_hosts must be a list"),
             ("guests: {exclude: {vmids: [a]}}", "guests.exclude.vmids must be a list of numbers"),
             ("pve_dir: [a]", "pve_dir must be text"),
+            ("node_name: 007", "node_name must be text; put it in quotes"),
+            ("guests: {exclude: {vmids: [-1]}}", "guests.exclude.vmids must be a list of numbers"),
             ("- a", "the file must be a mapping of options"),
+            ("log_level: info\nlog_level: debug", "not YAML"),
+            ("http: {}\nhttp: {allowed_hosts: [a]}", "not YAML"),
         ] {
             let error = Layers::defaults().file(file.as_bytes()).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{file}: {error}");

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 
 use crate::world::capture::Capture;
-use crate::world::{Guest, Namespace, Node, Plug, run};
+use crate::world::{Guest, Namespace, Node, Plug, run, until};
 
 /// Another port of the bridge, where somebody claims the metadata address and answers to it.
 struct Rogue {
@@ -124,6 +124,32 @@ fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_ba
         let seen = capture.stop();
         assert!(seen.is_empty(), "{} frames reached the bridge, first: {}", seen.len(), seen[0]);
     }
+}
+
+#[test]
+fn a_rename_never_opens_the_guard() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.vm(102);
+    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    node.start();
+    node.await_guard("tap101i0");
+    guest.has_its_own_files();
+    let capture = Capture::start(&node.namespace, "vmbr0");
+    let mut talking = chatter(&guest);
+    let mut name = 101;
+    while talking.try_wait().unwrap().is_none() {
+        let next = 203 - name;
+        node.namespace.ip(&format!("link set tap{name}i0 name tap{next}i0"));
+        name = next;
+        let expected = format!("local-hostname: \"vm{name}\"");
+        until("the guest is who its interface says", || {
+            guest.curl(&["--connect-timeout", "1"], "/nocloud/meta-data").filter(|(_, body)| body.contains(&expected))
+        });
+    }
+    let seen = capture.stop();
+    assert!(seen.is_empty(), "{} frames reached the bridge, first: {}", seen.len(), seen[0]);
+    assert!(node.metric("pve_imds_guard_attachments_total{result=\"failed\"}") == 0.0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
 use pve_imds_transport::bpf::Tag;
-use pve_imds_transport::testing::Impairment;
+use pve_imds_transport::testing::{Impairment, Nic};
 
 use crate::support::{EPOCH, World, ask, client, mac, name_tag, seat};
 
@@ -126,6 +126,37 @@ async fn a_broken_syn_takes_nothing_from_the_next_one() {
         });
         served.await.expect("served at once");
     }
+}
+
+/// A guest that asks for a large answer and begins to read it only after `pause`; what it got.
+async fn slow_reader(nic: &Nic, pause: Duration) -> usize {
+    let mut stream = nic.connect().await.unwrap();
+    stream.send(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await.unwrap();
+    tokio::time::sleep(pause).await;
+    stream.read_to_end().await.unwrap().len()
+}
+
+/// More than a guest's window and less than that and our send buffer: all of it is ours to deliver when hyper is done.
+const LARGE: usize = 300_000;
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_arrives_whole_however_late_its_guest_reads() {
+    for pause in [1, 8, 20] {
+        let world = World::new(Impairment::default());
+        let nic = world.guest(1, |_| async { Ok(Response::new(Full::new(vec![7; LARGE].into()))) });
+        let got = slow_reader(&nic, Duration::from_secs(pause)).await;
+        assert!(got > LARGE, "after {pause} s: {got}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_delivers_what_was_answered() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |_| async { Ok(Response::new(Full::new(vec![7; LARGE].into()))) });
+    let reading = tokio::spawn(async move { slow_reader(&nic, Duration::from_secs(1)).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    drop(world.guests);
+    assert!(reading.await.unwrap() > LARGE);
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,8 +30,14 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long a peer may leave what we sent unacknowledged.
 pub(crate) const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
 
-/// How long a closed connection may take to say goodbye.
+/// How long a closed connection may take to say goodbye once all its bytes have arrived.
 pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How long what was answered may take to arrive after the connection was closed on our side; a request's own time.
+pub(crate) const DELIVERY: Duration = Duration::from_secs(30);
+
+/// How long answers may take to arrive after the daemon was told to stop.
+pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(2);
 
 /// Frames read from the wire before other tasks get their turn.
 pub(crate) const FRAMES_PER_TURN: usize = 64;

@@ -76,6 +76,12 @@ impl Devices {
         let found = match (find(handle, &a).await?, find(handle, &b).await?) {
             (Some(end_a), Some(end_b)) if end_a.is_veth_to(&end_b) && end_b.is_veth_to(&end_a) => Some((end_a, end_b)),
             (None, None) => None,
+            // One end alone under our name is what a rename or a move left of our pair; the other end goes with it.
+            (Some(end), None) | (None, Some(end)) if end.veth => {
+                let gone = handle.link().del(end.index).execute().await;
+                gone.map_err(|error| kernel("remove what is left of", &a, io::Error::other(error)))?;
+                None
+            }
             (Some(_), _) => return Err(DeviceError::Foreign { name: a }),
             (_, Some(_)) => return Err(DeviceError::Foreign { name: b }),
         };

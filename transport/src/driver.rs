@@ -104,6 +104,8 @@ pub struct Driver<W> {
     timers: BTreeSet<(Instant, u16)>,
     sleep: Pin<Box<Sleep>>,
     started: Instant,
+    /// Nobody can give us commands any more; what is under way has until then.
+    closing: Option<Instant>,
     pool: Arc<Pool>,
     frame: Vec<u8>,
 }
@@ -132,7 +134,7 @@ enum Turn {
     More,
     /// The wire took no more; nothing tells us when it will.
     Blocked,
-    /// Nobody can give us commands any more.
+    /// Nobody can give us commands any more and every answer has arrived, or had its time.
     Over,
 }
 
@@ -153,13 +155,14 @@ impl<W: Wire> Driver<W> {
             timers: BTreeSet::new(),
             sleep: Box::pin(tokio::time::sleep_until(now)),
             started: now,
+            closing: None,
             pool: Arc::default(),
             frame: Vec::new(),
         };
         (driver, Guests(sender))
     }
 
-    /// Runs. `Ok` when every [`Guests`] handle is gone.
+    /// Runs. `Ok` when every [`Guests`] handle is gone and the answers under way have arrived, or had 2 s to.
     ///
     /// # Errors
     /// When the wire is gone for good.
@@ -180,7 +183,7 @@ impl<W: Wire> Driver<W> {
             Turn::Idle => None,
         };
         let timer = self.timers.first().map(|(due, _)| *due);
-        let next = [retry, timer].into_iter().flatten().min();
+        let next = [retry, timer, self.closing].into_iter().flatten().min();
         let mut woken = self.wire.poll_ready(cx)?.is_ready();
         if let Some(next) = next {
             self.sleep.as_mut().reset(next);
@@ -198,7 +201,10 @@ impl<W: Wire> Driver<W> {
             match self.commands.poll_recv(cx) {
                 Poll::Ready(Some(Command::Add(seat, serve))) => self.add(seat, serve),
                 Poll::Ready(Some(Command::Remove(seat))) => self.remove(seat),
-                Poll::Ready(None) => return Ok(Turn::Over),
+                Poll::Ready(None) => {
+                    self.closing.get_or_insert_with(|| Instant::now() + bounds::LAST_DELIVERY);
+                    break;
+                }
                 Poll::Pending => break,
             }
         }
@@ -224,11 +230,18 @@ impl<W: Wire> Driver<W> {
             self.depart(now, slot);
         }
         let flushed = self.wire.flush()?;
+        if self.closing.is_some_and(|until| now >= until || self.is_delivered()) {
+            return Ok(Turn::Over);
+        }
         Ok(match (received == bounds::FRAMES_PER_TURN, flushed) {
             (true, _) => Turn::More,
             (false, false) => Turn::Blocked,
             (false, true) => Turn::Idle,
         })
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.guests.iter().flatten().all(|guest| guest.shared.lock().is_delivered())
     }
 
     fn add(&mut self, seat: Seat, serve: Box<dyn Serve>) {

@@ -44,7 +44,12 @@ enum Stage {
     /// A stream holds it.
     Open,
     /// Its stream is gone; what is left is the goodbye.
-    Orphan { until: Instant },
+    Orphan {
+        /// When patience ends; unknown until the driver comes by with the time.
+        until: Option<Instant>,
+        /// Bytes were still on their way when that was last decided.
+        sending: bool,
+    },
 }
 
 /// One TCP connection, whatever its stage.
@@ -120,6 +125,7 @@ impl Stack {
     /// Sends what is due. `true`: there is more, the wire is full.
     pub(crate) fn depart<W: Wire>(&mut self, now: Instant, tag: Tag, wire: &mut W) -> bool {
         self.now = now;
+        self.expire();
         let nobody = Station { mac: [0; 6], vlan: None };
         let mut port = Port { wire, tag, inbound: None, stations: Stations(&self.connections, nobody) };
         // One segment of each socket a round, so that a guest's connections share what room there is.
@@ -136,7 +142,7 @@ impl Stack {
         }
         let farewell = self.connections.values().filter_map(|connection| match connection.stage {
             Stage::HalfOpen { since } => Some(since + handshake()),
-            Stage::Orphan { until } => Some(until),
+            Stage::Orphan { until, .. } => until,
             Stage::Open => None,
         });
         let farewell = if self.half_open + self.orphans > 0 { farewell.min() } else { None };
@@ -156,7 +162,7 @@ impl Stack {
         if !shutdown {
             socket.abort();
         }
-        connection.stage = Stage::Orphan { until: self.now + duration(bounds::GOODBYE) };
+        connection.stage = Stage::Orphan { until: None, sending: true };
         self.orphans += 1;
     }
 
@@ -183,7 +189,7 @@ impl Stack {
             self.evict_oldest();
         }
         let held = self.connections.len();
-        if held >= bounds::OPEN + bounds::HALF_OPEN {
+        if held - self.half_open >= bounds::OPEN {
             return false;
         }
         let Some(socket) = self.pool.take(held < bounds::GRANTED) else { return false };
@@ -212,29 +218,56 @@ impl Stack {
         }
     }
 
-    /// Removes what has said goodbye, or took too long to.
-    fn reap(&mut self) {
+    /// Ends what takes too long. A peer that is still there hears a reset, with the next bytes that are sent.
+    fn expire(&mut self) {
         if self.orphans + self.half_open == 0 {
             return;
         }
         let now = self.now;
-        let done: Vec<IpEndpoint> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| {
-                let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
-                match connection.stage {
-                    Stage::HalfOpen { since } => {
-                        matches!(state, State::Closed | State::Listen) || now >= since + handshake()
+        for connection in self.connections.values_mut() {
+            let socket = self.sockets.get_mut::<Socket<'_>>(connection.handle);
+            let late = match &mut connection.stage {
+                Stage::HalfOpen { since } => now >= *since + handshake(),
+                Stage::Orphan { until, sending } => {
+                    let unsent = socket.send_queue() > 0;
+                    if until.is_none() || *sending && !unsent {
+                        let patience = if unsent { bounds::DELIVERY } else { bounds::GOODBYE };
+                        *until = Some(now + duration(patience));
+                        *sending = unsent;
                     }
-                    // TIME-WAIT keeps a port from being used again too early; ours is the listening side and a SYN on
-                    // a closing 4-tuple replaces it anyway.
-                    Stage::Orphan { until } => matches!(state, State::Closed | State::TimeWait) || now >= until,
-                    Stage::Open => false,
+                    until.is_some_and(|until| now >= until)
                 }
-            })
-            .map(|(peer, _)| *peer)
-            .collect();
+                Stage::Open => false,
+            };
+            if late {
+                socket.abort();
+            }
+        }
+    }
+
+    /// Whether every answer has arrived.
+    pub(crate) fn is_delivered(&self) -> bool {
+        let queued = |connection: &Connection| self.sockets.get::<Socket<'_>>(connection.handle).send_queue() > 0;
+        !self.connections.values().any(queued)
+    }
+
+    /// Removes what has said goodbye.
+    fn reap(&mut self) {
+        if self.orphans + self.half_open == 0 {
+            return;
+        }
+        let over = |connection: &Connection| {
+            let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
+            match connection.stage {
+                Stage::HalfOpen { .. } => matches!(state, State::Closed | State::Listen),
+                // TIME-WAIT keeps a port from being used again too early; ours is the listening side and a SYN on a
+                // closing 4-tuple replaces it anyway.
+                Stage::Orphan { .. } => matches!(state, State::Closed | State::TimeWait),
+                Stage::Open => false,
+            }
+        };
+        let done: Vec<IpEndpoint> =
+            self.connections.iter().filter(|(_, connection)| over(connection)).map(|(peer, _)| *peer).collect();
         for peer in done {
             self.remove(peer);
         }

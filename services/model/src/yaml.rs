@@ -64,6 +64,19 @@ impl std::error::Error for YamlError {}
 /// # Errors
 /// When the text is not UTF-8, not YAML, not a `T`, or beyond the bounds of this module.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    read_with(text, serde_yaml::DuplicateKeyPolicy::LastWins)
+}
+
+/// Reads one document in which no key stands twice: an operator who wrote one twice meant something, and nobody can say
+/// what.
+///
+/// # Errors
+/// As [`read`], and [`Kind::Syntax`] for a key that stands twice.
+pub fn read_once<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    read_with(text, serde_yaml::DuplicateKeyPolicy::Error)
+}
+
+fn read_with<T: DeserializeOwned>(text: &[u8], duplicates: serde_yaml::DuplicateKeyPolicy) -> Result<T, YamlError> {
     let nowhere = |kind| YamlError { kind, place: None };
     if text.len() > MAX_BYTES {
         return Err(nowhere(Kind::TooMuch));
@@ -89,7 +102,7 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
             max_total_replayed_events: MAX_NODES,
             max_replay_stack_depth: MAX_DEPTH,
         },
-        duplicate_keys: serde_yaml::DuplicateKeyPolicy::LastWins,
+        duplicate_keys: duplicates,
         with_snippet: false,
     };
     serde_yaml::from_str_with_options(text, options).map_err(|error| {

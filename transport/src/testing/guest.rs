@@ -262,16 +262,33 @@ impl GuestStream {
     ///
     /// # Errors
     /// The connection ended before everything was sent.
-    pub async fn exchange(mut self, mut bytes: &[u8]) -> io::Result<Vec<u8>> {
+    pub async fn exchange(mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        self.send(bytes).await?;
+        self.read_to_end().await
+    }
+
+    /// Sends these bytes.
+    ///
+    /// # Errors
+    /// The connection ended before everything was sent.
+    pub async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let sent = poll_fn(|cx| Pin::new(&mut self).poll_write(cx, bytes)).await?;
+            let sent = poll_fn(|cx| Pin::new(&mut *self).poll_write(cx, bytes)).await?;
             bytes = &bytes[sent..];
         }
+        Ok(())
+    }
+
+    /// Reads until the other side closes.
+    ///
+    /// # Errors
+    /// None today: an end is an end, by whatever means.
+    pub async fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
         let mut answer = Vec::new();
         loop {
             let mut space = [0; 1024];
             let mut buffer = ReadBuf::new(&mut space);
-            poll_fn(|cx| Pin::new(&mut self).poll_read(cx, buffer.unfilled())).await?;
+            poll_fn(|cx| Pin::new(&mut *self).poll_read(cx, buffer.unfilled())).await?;
             if buffer.filled().is_empty() {
                 return Ok(answer);
             }
