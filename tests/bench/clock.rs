@@ -195,7 +195,9 @@ fn fresh(path: &str) -> Option<String> {
 /// The body of a 200.
 fn ask(stream: &mut TcpStream, path: &str, keep: bool) -> Option<String> {
     let connection = if keep { "keep-alive" } else { "close" };
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: 169.254.169.254\r\nconnection: {connection}\r\n\r\n").ok()?;
+    // In one piece, as HTTP clients do: pieces would wait for each other (Nagle's algorithm and a delayed ACK).
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 169.254.169.254\r\nconnection: {connection}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
     let mut reader = BufReader::new(stream);
     let (mut line, mut length) = (String::new(), 0);
     reader.read_line(&mut line).ok()?;
