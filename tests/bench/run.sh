@@ -24,7 +24,7 @@ if [ -n "${QUICK:-}" ]; then rounds=3 seconds=1 births=50 writes=4 crowd=200; fi
 . "$here/world.sh"
 exec 9>/run/imdsb.lock
 flock -n 9 || die "another run is under way"
-trap sweep EXIT
+trap 'sweep; rm -f /run/imdsb.lock' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 raw=$out/raw.tsv
