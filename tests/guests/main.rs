@@ -11,7 +11,7 @@ mod world;
 use std::sync::atomic::Ordering;
 
 use world::Node;
-use world::machine::{boot, file, tap};
+use world::machine::{boot, boot_queues, file, tap};
 use world::sink::Sink;
 
 #[test]
@@ -47,11 +47,12 @@ fn linux_with_two_queues_a_vlan_or_a_gateway_fetches_too() {
     node.vm(101);
     node.start();
     for (queues, orders) in [
+        (2, "imds.job=fetch"),
         (1, "imds.job=fetch imds.vlan=42"),
         (1, "imds.job=fetch imds.ip=10.9.9.5/24 imds.via=10.9.9.1,02:11:22:33:44:55"),
     ] {
         tap(&node, "tap101i0", queues);
-        let console = boot(&node.namespace, "boot.sh", "tap101i0", 101, &[orders]);
+        let console = boot_queues(&node.namespace, "boot.sh", "tap101i0", 101, &[orders], queues);
         assert!(console.ends_with("IMDS-GUEST done status=0\n"), "{orders}: {console}");
         assert!(file(&console, "meta-data").unwrap().contains("local-hostname: \"vm101\""), "{orders}: {console}");
         node.namespace.ip("link del tap101i0");

@@ -14,11 +14,17 @@ pub fn tap(node: &Node, name: &str, queues: usize) {
 
 /// Boots a machine by one of the scripts of `tests/guest` and waits until it has switched itself off; its console.
 pub fn boot(namespace: &Namespace, program: &str, tap: &str, vmid: u32, rest: &[&str]) -> String {
+    boot_queues(namespace, program, tap, vmid, rest, 1)
+}
+
+/// The same with so many queue pairs; the tap must have as many.
+pub fn boot_queues(namespace: &Namespace, program: &str, tap: &str, vmid: u32, rest: &[&str], queues: usize) -> String {
     let log = Node::dir().join(format!("console-{tap}"));
     let mac = super::Guest::mac(vmid);
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name()]).arg(script("guest").join(program));
     command.arg(tap).arg(mac).arg(&log).args(rest).env("GUEST_TIMEOUT", "90").stdin(Stdio::null());
+    command.env("GUEST_QUEUES", queues.to_string());
     let output = command.output().unwrap();
     let console = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
