@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::app::guard::chain;
 use crate::cmd;
 use crate::config::ConfigError;
 
@@ -125,20 +126,9 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("pve-imds: {}", sentence(&error));
+            eprintln!("pve-imds: {}", chain(error.as_ref()));
             let usage = error.downcast_ref::<ConfigError>().is_some() || error.downcast_ref::<cmd::Usage>().is_some();
             ExitCode::from(if usage { USAGE } else { 1 })
         }
     }
-}
-
-/// An error and its causes, each once.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }

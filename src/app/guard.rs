@@ -219,8 +219,8 @@ pub fn guard(datapath: &mut Datapath, pins: &Pins, interface: &Interface, seat: 
     datapath.guard(pins, &interface.name, interface.index).map_err(|error| chain(&error))
 }
 
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error and its causes in one line, each once.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

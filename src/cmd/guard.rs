@@ -1,6 +1,6 @@
 //! `guard status` and `guard remove`: the pinned kernel programs, with or without a daemon.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::{Write, stdout};
 use std::path::Path;
 
@@ -95,9 +95,4 @@ fn by_interface(pins: &[Pinned]) -> BTreeMap<(u32, Option<String>), Found> {
         found.defunct |= pin.defunct;
     }
     interfaces
-}
-
-/// Interfaces that have both.
-pub(super) fn both(steered: &HashSet<u32>, shielded: &HashSet<u32>) -> HashSet<u32> {
-    steered.intersection(shielded).copied().collect()
 }

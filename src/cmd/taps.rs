@@ -9,7 +9,7 @@ use pve_imds_transport::Links;
 use pve_imds_transport::bpf::{Pins, Program};
 use serde_json::json;
 
-use super::{guard, inventory};
+use super::inventory;
 use crate::app::guests::Accept;
 use crate::cli::Taps;
 use crate::config::Checked;
@@ -68,5 +68,5 @@ fn guarded(checked: &Checked) -> Option<HashSet<u32>> {
     let with = |program| -> HashSet<u32> {
         pins.iter().filter(|pin| pin.program == program && !pin.defunct).map(|pin| pin.ifindex).collect()
     };
-    Some(guard::both(&with(Program::Steer), &with(Program::Shield)))
+    Some(&with(Program::Steer) & &with(Program::Shield))
 }

@@ -105,8 +105,13 @@ impl Links {
     }
 
     async fn relist(&mut self) -> io::Result<()> {
-        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(io::Error::other)?;
-        self.pending.extend(self.known.all(links.iter().filter_map(read).collect()));
+        // One by one: a thousand whole messages at once are megabytes that the allocator would keep.
+        let mut links = self.handle.link().get().execute();
+        let mut interfaces = Vec::new();
+        while let Some(link) = links.try_next().await.map_err(io::Error::other)? {
+            interfaces.extend(read(&link));
+        }
+        self.pending.extend(self.known.all(interfaces));
         Ok(())
     }
 }
