@@ -66,9 +66,10 @@ struct cursor {
 		(void *)(here + 1) > (cursor)->end ? NULL : ((cursor)->at = here + 1, here);                           \
 	})
 
+/* The third is what service tags were before 802.1ad; old switches still take them off. */
 static __always_inline bool is_vlan(__be16 proto)
 {
-	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
+	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD) || proto == bpf_htons(ETH_P_QINQ1);
 }
 
 /* Reads Ethernet and the tags behind it. 0, SHORT or DEEP. */

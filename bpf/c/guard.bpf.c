@@ -41,6 +41,55 @@ struct {
 } slots SEC(".maps");
 
 /*
+ * What a slot may have on its way: segments that steer sent and user space has not consumed. A flood fills the flooder's
+ * own credit and nobody's ring. User space maps it and counts `consumed` up; both wrap, their difference does not.
+ */
+struct credit {
+	__u32 steered;
+	__u32 consumed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct credit);
+} credits SEC(".maps");
+
+/* A few windows of a guest's connections, and an eighth of the ring: eight floods fit beside each other. */
+#define CREDIT_SEGMENTS 256
+
+/*
+ * SYN and ARP cost user space far more than they cost their sender, so these have a rate as well: the time at which the
+ * slot's bucket is empty again, in nanoseconds (GCRA: one word, no refilling).
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u64);
+} buckets SEC(".maps");
+
+#define BUCKET_INTERVAL 500000ULL	/* 2,000 a second */
+#define BUCKET_BURST 256
+#define BUCKET_ATTEMPTS 4
+
+/* What was dropped on an interface. User space makes the entries, of the interfaces it guards. */
+struct drops {
+	__u64 steer;
+	__u64 shield;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct drops);
+} drops SEC(".maps");
+
+/*
  * return marks what it sends, shield takes the mark off and lets it pass. An index alone would not do: should our
  * device be gone and its index be another's, that one's frames would pass for ours.
  */
@@ -52,7 +101,85 @@ static __always_inline int drop(__u32 reason)
 	return TC_ACT_SHOT;
 }
 
+static __always_inline struct drops *drops_of(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+
+	return bpf_map_lookup_elem(&drops, &ifindex);
+}
+
 /* --- steer */
+
+static __always_inline int steer_drop(struct __sk_buff *skb, __u32 reason)
+{
+	struct drops *dropped = drops_of(skb);
+
+	if (dropped)
+		__sync_fetch_and_add(&dropped->steer, 1);
+	return drop(reason);
+}
+
+/* What a look learns of a frame that is ours, for its price. */
+struct ours {
+	__u32 headers;	/* bytes in front of what segmentation cuts up */
+	bool metered;	/* SYN and ARP */
+};
+
+#define BEFORE_TCP (sizeof(struct ethhdr) + sizeof(struct iphdr))
+
+/* A TCP header that claims less than it has, or more than there is, is counted without options; user space refuses it. */
+static __always_inline struct ours tcp_ours(const struct __sk_buff *skb, const struct tcphdr *tcp)
+{
+	__u32 size = tcp->doff * 4;
+
+	if (size < sizeof(*tcp) || BEFORE_TCP + size > skb->len)
+		size = sizeof(*tcp);
+	return (struct ours){ .headers = BEFORE_TCP + size, .metered = tcp->syn };
+}
+
+/* What arrives in user space: the kernel cuts large frames up on the way. An exact count, for a drift starves a guest. */
+static __always_inline __u32 segments(const struct __sk_buff *skb, __u32 headers)
+{
+	__u32 size = skb->gso_size;
+
+	if (!size || skb->len <= headers)
+		return 1;
+	return (skb->len - headers - 1) / size + 1;
+}
+
+/* Takes that much of the slot's credit, if it has it. */
+static __always_inline bool spend(struct credit *credit, __u32 amount)
+{
+	/* A look first: a flood shall not fight with user space over this line of memory. */
+	__u32 steered = *(volatile __u32 *)&credit->steered;
+	__u32 consumed = *(volatile __u32 *)&credit->consumed;
+
+	if (amount > CREDIT_SEGMENTS || (__s32)(steered + amount - consumed) > CREDIT_SEGMENTS)
+		return false;
+	steered = __sync_fetch_and_add(&credit->steered, amount);
+	if ((__s32)(steered + amount - consumed) <= CREDIT_SEGMENTS)
+		return true;
+	__sync_fetch_and_sub(&credit->steered, amount);
+	return false;
+}
+
+/* One from the slot's bucket, if there is one. Whoever loses against other processors that often is in a flood. */
+static __always_inline bool take_one(__u64 *empty_at)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+#pragma unroll
+	for (int i = 0; i < BUCKET_ATTEMPTS; i++) {
+		__u64 old = *(volatile __u64 *)empty_at;
+		__u64 next = (old > now ? old : now) + BUCKET_INTERVAL;
+
+		if (next > now + BUCKET_BURST * BUCKET_INTERVAL)
+			return false;
+		if (__sync_val_compare_and_swap(empty_at, old, next) == old)
+			return true;
+	}
+	return false;
+}
 
 /* A tag beside a tag, or a service tag: the answer could not be given the same coat. */
 static __always_inline bool nested(struct __sk_buff *skb, const struct cursor *cursor)
@@ -60,7 +187,7 @@ static __always_inline bool nested(struct __sk_buff *skb, const struct cursor *c
 	return cursor->tags || (skb->vlan_present && skb->vlan_proto != bpf_htons(ETH_P_8021Q));
 }
 
-static __always_inline int steer_ipv4(struct __sk_buff *skb, struct cursor *cursor)
+static __always_inline int steer_ipv4(struct __sk_buff *skb, struct cursor *cursor, struct ours *ours)
 {
 	struct iphdr *ip = TAKE(cursor, struct iphdr);
 
@@ -82,10 +209,13 @@ static __always_inline int steer_ipv4(struct __sk_buff *skb, struct cursor *curs
 	struct tcphdr *tcp = TAKE(cursor, struct tcphdr);
 	if (!tcp)
 		return SHORT;
-	return tcp->dest == bpf_htons(80) ? OURS : STEER_PORT;
+	if (tcp->dest != bpf_htons(80))
+		return STEER_PORT;
+	*ours = tcp_ours(skb, tcp);
+	return OURS;
 }
 
-static __always_inline int steer_arp(struct __sk_buff *skb, struct cursor *cursor)
+static __always_inline int steer_arp(struct __sk_buff *skb, struct cursor *cursor, struct ours *ours)
 {
 	struct arp *arp = TAKE(cursor, struct arp);
 
@@ -99,7 +229,10 @@ static __always_inline int steer_arp(struct __sk_buff *skb, struct cursor *curso
 		return NEXT;
 	if (nested(skb, cursor))
 		return STEER_TAGS;
-	return arp->hardware == ARP_ETHERNET && arp->operation == ARP_REQUEST ? OURS : STEER_ARP;
+	if (arp->hardware != ARP_ETHERNET || arp->operation != ARP_REQUEST)
+		return STEER_ARP;
+	*ours = (struct ours){ .headers = sizeof(struct ethhdr) + sizeof(*arp), .metered = true };
+	return OURS;
 }
 
 static __always_inline int steer_ipv6(struct __sk_buff *skb, struct cursor *cursor)
@@ -125,7 +258,7 @@ static __always_inline int steer_ipv6(struct __sk_buff *skb, struct cursor *curs
 	}
 }
 
-static __always_inline int steer_look(struct __sk_buff *skb)
+static __always_inline int steer_look(struct __sk_buff *skb, struct ours *ours)
 {
 	struct cursor cursor;
 	int opened = open_frame(skb, &cursor);
@@ -134,42 +267,64 @@ static __always_inline int steer_look(struct __sk_buff *skb)
 		return opened;
 	switch (cursor.proto) {
 	case bpf_htons(ETH_P_IP):
-		return steer_ipv4(skb, &cursor);
+		return steer_ipv4(skb, &cursor, ours);
 	case bpf_htons(ETH_P_IPV6):
 		return steer_ipv6(skb, &cursor);
 	case bpf_htons(ETH_P_ARP):
-		return steer_arp(skb, &cursor);
+		return steer_arp(skb, &cursor, ours);
 	default:
 		return NEXT;
 	}
 }
 
-/* Tags the frame with where it came from and sends it to user space. */
-static __always_inline int hand_over(struct __sk_buff *skb)
+/* Writes over the destination where the frame came from, VLAN tag included. False if the kernel has no memory for it. */
+static __always_inline bool write_tag(struct __sk_buff *skb, __u32 assigned)
 {
-	__u32 ifindex = skb->ifindex;
-	__u32 *assigned = bpf_map_lookup_elem(&interfaces, &ifindex);
-
-	if (!assigned)
-		return drop(STEER_UNASSIGNED);
-
-	__u32 value = *assigned;
 	__u16 tci = 0;
 	__u8 flags = 0x02;
-
-	/* Here, between the slot and the frame's first change, stands the credit of the slot (design: credit, not rate). */
 
 	if (skb->vlan_present) {
 		tci = skb->vlan_tci;
 		flags |= TAG_VLAN;
 		if (bpf_skb_vlan_pop(skb))
-			return drop(STEER_FAILED);
+			return false;
 	}
-	__u8 tag[TAG_SIZE] = { flags | epoch << 3, tci >> 8, tci, value >> 16, value >> 8, value };
+	__u8 tag[TAG_SIZE] = { flags | epoch << 3, tci >> 8, tci, assigned >> 16, assigned >> 8, assigned };
 
 	/* By the helper: a direct write makes the verifier copy every cloned frame that passes, ours or not. */
-	if (bpf_skb_store_bytes(skb, 0, tag, sizeof(tag), 0))
-		return drop(STEER_FAILED);
+	return !bpf_skb_store_bytes(skb, 0, tag, sizeof(tag), 0);
+}
+
+/*
+ * Sends a frame to user space. The order is one of prices: the cheap refusals first, and the frame is changed only once
+ * it is paid for. What a redirect loses, it loses silently: user space finds out and heals the credit.
+ */
+static __always_inline int hand_over(struct __sk_buff *skb, const struct ours *ours)
+{
+	__u32 ifindex = skb->ifindex;
+	__u32 *entry = bpf_map_lookup_elem(&interfaces, &ifindex);
+
+	if (!entry)
+		return steer_drop(skb, STEER_UNASSIGNED);
+
+	__u32 assigned = *entry;
+	__u32 slot = assigned & 0xffff;
+	__u64 *bucket = bpf_map_lookup_elem(&buckets, &slot);
+	struct credit *credit = bpf_map_lookup_elem(&credits, &slot);
+
+	if (!bucket || !credit)
+		return steer_drop(skb, STEER_UNASSIGNED);
+	if (ours->metered && !take_one(bucket))
+		return steer_drop(skb, STEER_BUCKET);
+
+	__u32 price = segments(skb, ours->headers);
+
+	if (!spend(credit, price))
+		return steer_drop(skb, STEER_CREDIT);
+	if (!write_tag(skb, assigned)) {
+		__sync_fetch_and_sub(&credit->steered, price);
+		return steer_drop(skb, STEER_FAILED);
+	}
 	count(STEER_REDIRECTED);
 	return bpf_redirect(device_a, 0);
 }
@@ -177,28 +332,38 @@ static __always_inline int hand_over(struct __sk_buff *skb)
 SEC("classifier")
 int steer(struct __sk_buff *skb)
 {
-	int look = steer_look(skb);
+	struct ours ours = {};
+	int look = steer_look(skb, &ours);
 
 	if (look == NEXT)
 		return TCX_NEXT;
 	if (look == SHORT && pull(skb))
-		look = steer_look(skb);
+		look = steer_look(skb, &ours);
 
 	switch (look) {
 	case NEXT:
 		return TCX_NEXT;
 	case OURS:
-		return hand_over(skb);
+		return hand_over(skb, &ours);
 	case SHORT:
-		return drop(STEER_UNREADABLE);
+		return steer_drop(skb, STEER_UNREADABLE);
 	case DEEP:
-		return drop(STEER_TAGS);
+		return steer_drop(skb, STEER_TAGS);
 	default:
-		return drop(look);
+		return steer_drop(skb, look);
 	}
 }
 
 /* --- shield */
+
+static __always_inline int shield_drop(struct __sk_buff *skb, __u32 reason)
+{
+	struct drops *dropped = drops_of(skb);
+
+	if (dropped)
+		__sync_fetch_and_add(&dropped->shield, 1);
+	return drop(reason);
+}
 
 static __always_inline int shield_ipv4(struct cursor *cursor)
 {
@@ -281,9 +446,9 @@ int shield(struct __sk_buff *skb)
 		return TCX_NEXT;
 	case SHORT:
 	case DEEP:
-		return drop(SHIELD_UNREADABLE);
+		return shield_drop(skb, SHIELD_UNREADABLE);
 	default:
-		return drop(look);
+		return shield_drop(skb, look);
 	}
 }
 

@@ -24,7 +24,7 @@ fn main() {
         ("IPv6 ping", Frame::ipv6(six(7), six(1), 58, &[128, 0, 0, 0, 0, 1, 0, 1])),
         ("ARP", Frame::arp(1, a, b)),
     ];
-    let datapath = Datapath::load(4_000_000, Epoch::default()).unwrap();
+    let datapath = Datapath::load(4_000_000, Epoch::default(), 2048).unwrap();
     let mut object = Ebpf::load(YARDSTICK).unwrap();
     let empty: &mut SchedClassifier = object.program_mut("empty").unwrap().try_into().unwrap();
     empty.load().unwrap();

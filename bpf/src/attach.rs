@@ -1,7 +1,8 @@
 //! How a program gets onto an interface and stays there: through a link that is pinned.
 //!
 //! The pin is the truth. If it holds a link to the right interface, the program is swapped into that link in one step
-//! and no frame passes unguarded; if that interface is gone, or there is no pin, a new link is made and pinned.
+//! and no frame passes unguarded, or the link is left as it is; if that interface is gone, or there is no pin, a new link
+//! is made and pinned.
 //! What is refused: an attachment that cannot be pinned, XDP that the driver does not run, and a name that has come to
 //! mean another interface (the kernel attaches by index, but the library asks for a name).
 
@@ -16,8 +17,8 @@ use aya::sys::SyscallError;
 use rustix::io::Errno;
 
 use crate::error::{AttachError, PinError};
-use crate::pins::{Pins, Program};
-use crate::sys;
+use crate::pins::{Pins, Program, Standing};
+use crate::step::Step;
 
 /// What became of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +29,36 @@ pub enum Swap {
     Attached,
     /// There was one to an interface that is gone; it was replaced.
     Renewed,
+}
+
+/// What to do with a link that is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Live {
+    /// Swap the program in.
+    Swap,
+    /// Nothing: whatever it runs guards.
+    Leave,
+}
+
+/// How a program got its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Settled {
+    /// It was there, alive, and was treated as [`Live`] says.
+    Live,
+    /// There was none.
+    Attached,
+    /// There was one to an interface that is gone.
+    Renewed,
+}
+
+impl From<Settled> for Swap {
+    fn from(settled: Settled) -> Self {
+        match settled {
+            Settled::Live => Self::Swapped,
+            Settled::Attached => Self::Attached,
+            Settled::Renewed => Self::Renewed,
+        }
+    }
 }
 
 /// Where a program is to run.
@@ -59,8 +90,8 @@ pub(crate) trait Hook {
 /// Why a program did not go into a link.
 #[derive(Debug)]
 pub(crate) enum ReplaceError {
-    /// The interface went away meanwhile.
-    Defunct,
+    /// The interface, or the pin, went away meanwhile.
+    Gone,
     /// It is a link of another kind.
     Foreign(LinkError),
     /// The kernel refused.
@@ -70,8 +101,17 @@ pub(crate) enum ReplaceError {
 impl From<ProgramError> for ReplaceError {
     fn from(why: ProgramError) -> Self {
         match errno(&why) {
-            Some(Errno::NOLINK) => Self::Defunct,
+            Some(Errno::NOLINK) => Self::Gone,
             _ => Self::Refused(why),
+        }
+    }
+}
+
+impl From<LinkError> for ReplaceError {
+    fn from(why: LinkError) -> Self {
+        match why {
+            LinkError::SyscallError(why) if why.io_error.kind() == io::ErrorKind::NotFound => Self::Gone,
+            other => Self::Foreign(other),
         }
     }
 }
@@ -132,39 +172,44 @@ impl Hook for Driver<'_> {
 /// Each way round the loop, another process has changed the pin between a look and a step.
 const ATTEMPTS: usize = 4;
 
-/// Makes the pinned link of `target` run the program of `hook`.
-pub(crate) fn settle(pins: &Pins, target: &Target<'_>, hook: &mut impl Hook) -> Result<Swap, AttachError> {
+/// Makes sure of a pinned link of `target`: one that runs the program of `hook`, unless a live one is to be left.
+///
+/// No lock is held while the kernel works, which takes it 15 ms a link: of two that make a link at once, one pins it.
+pub(crate) fn settle(
+    pins: &Pins,
+    target: &Target<'_>,
+    hook: &mut impl Hook,
+    live: Live,
+) -> Result<Settled, AttachError> {
     let path = pins.path(target.program, target.ifindex);
-    let unusable = |source| AttachError::Pin(PinError::Pin { path: path.clone(), source });
     let mut renewed = false;
     for _ in 0..ATTEMPTS {
-        match sys::pinned_link(&path) {
-            Ok(link) if link.ifindex == target.ifindex => match swap(&path, hook) {
-                Ok(()) => return Ok(if renewed { Swap::Renewed } else { Swap::Swapped }),
-                Err(ReplaceError::Defunct) => {}
-                Err(ReplaceError::Foreign(source)) => {
-                    return Err(AttachError::Foreign { path, source });
-                }
+        match (pins.standing(target.program, target.ifindex)?, live) {
+            (Standing::Live, Live::Leave) => return Ok(Settled::Live),
+            (Standing::Live, Live::Swap) => match swap(&path, hook) {
+                Ok(()) if renewed => return Ok(Settled::Renewed),
+                Ok(()) => return Ok(Settled::Live),
+                Err(ReplaceError::Gone) => {}
+                Err(ReplaceError::Foreign(source)) => return Err(AttachError::Foreign { path, source }),
                 Err(ReplaceError::Refused(why)) => return Err(target.refused(why)),
             },
-            Ok(_) => {
-                pins.remove(&path)?;
-                renewed = true;
-            }
-            Err(why) if why.kind() == io::ErrorKind::NotFound => match create(pins, target, &path, hook)? {
-                Created::Pinned if renewed => return Ok(Swap::Renewed),
-                Created::Pinned => return Ok(Swap::Attached),
+            (Standing::Stale, _) => renewed |= pins.clear_stale(target.program, target.ifindex)?,
+            (Standing::Absent, _) => match create(pins, target, &path, hook)? {
+                Created::Pinned if renewed => return Ok(Settled::Renewed),
+                Created::Pinned => return Ok(Settled::Attached),
                 Created::Outrun => {}
             },
-            Err(why) => return Err(unusable(why)),
+            (Standing::Foreign, _) => return Err(AttachError::Foreign { path, source: LinkError::InvalidLink }),
         }
     }
     Err(AttachError::Contended { path })
 }
 
 fn swap(path: &Path, hook: &mut impl Hook) -> Result<(), ReplaceError> {
-    let link = PinnedLink::from_pin(path).map_err(ReplaceError::Foreign)?;
-    hook.replace(link.into())
+    let link = PinnedLink::from_pin(path).map_err(ReplaceError::from)?;
+    hook.replace(link.into())?;
+    Step::Swapped.taken();
+    Ok(())
 }
 
 /// What became of a new link.
@@ -175,7 +220,9 @@ enum Created {
 }
 
 fn create(pins: &Pins, target: &Target<'_>, path: &Path, hook: &mut impl Hook) -> Result<Created, AttachError> {
-    match hook.attach(target)?.pin(path) {
+    let link = hook.attach(target)?;
+    Step::Linked.taken();
+    match link.pin(path) {
         Ok(_pinned) => {}
         Err(aya::pin::PinError::SyscallError(SyscallError { io_error, .. })) => {
             return if io_error.kind() == io::ErrorKind::AlreadyExists {
@@ -186,14 +233,12 @@ fn create(pins: &Pins, target: &Target<'_>, path: &Path, hook: &mut impl Hook) -
         }
         Err(why) => return Err(PinError::Pin { path: path.to_owned(), source: io::Error::other(why) }.into()),
     }
-    // The name was resolved after the caller looked; the link itself says where it went.
-    match sys::pinned_link(path) {
-        Ok(link) if link.ifindex == target.ifindex => Ok(Created::Pinned),
-        _ => {
-            pins.remove(path)?;
-            Err(AttachError::Renamed { name: target.name.to_owned(), expected: target.ifindex })
-        }
+    Step::Pinned.taken();
+    // The name was resolved after the caller looked; the interface itself says what it got.
+    if pins.clear_stale(target.program, target.ifindex)? {
+        return Err(AttachError::Renamed { name: target.name.to_owned(), expected: target.ifindex });
     }
+    Ok(Created::Pinned)
 }
 
 fn errno(why: &ProgramError) -> Option<Errno> {

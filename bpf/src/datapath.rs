@@ -9,24 +9,23 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError as AyaMapError, PerCpuArray, XskMap};
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType, Xdp};
-use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use aya::maps::{Array, HashMap, Map, MapData, MapError as AyaMapError, MapFd, PerCpuArray, XskMap};
+use aya::programs::{ProgramError, SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
-use crate::attach::{Driver, Swap, Target, Tcx, settle};
+use crate::attach::{Driver, Live, Swap, Target, settle};
+use crate::credit::{Credit, Maps};
 use crate::error::{AttachError, LoadError, MapError};
+use crate::object::{FUNNEL, classify, drops, guard_interface, load_guard, symbol, typed};
 use crate::pins::{Pins, Program};
 use crate::reason::Reason;
+use crate::step::Step;
 use crate::tag::{Epoch, Generation, Slot};
 
 /// Who we are to every guest: the source of all our frames and the answer to ARP. Locally administered, and the same on
 /// all nodes, so that what a guest remembers survives its migration.
 pub const METADATA_MAC: [u8; 6] = [0x02, 0x00, 0xa9, 0xfe, 0xa9, 0xfe];
-
-pub(crate) static GUARD: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard.bpf.o"));
-pub(crate) static FUNNEL: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/funnel.bpf.o"));
 
 /// The loaded programs and their maps.
 #[derive(Debug)]
@@ -35,43 +34,48 @@ pub struct Datapath {
     funnel: Ebpf,
 }
 
-/// The name of a program in its object. `return` is a word of C, so it has an underscore there.
-const fn symbol(program: Program) -> &'static str {
-    match program {
-        Program::Return => "return_",
-        other => other.word(),
-    }
-}
-
 impl Datapath {
     /// Loads the programs. Nothing is attached and nothing served yet.
     ///
     /// `a_ifindex` is the device that steered frames leave through, `epoch` one that no frame in flight can carry
-    /// ([`crate::Lock::next_epoch`]).
+    /// ([`crate::Lock::next_epoch`]), `ring` the number of chunks that the socket's receive ring holds: `funnel` fills
+    /// it up to the last 64.
     ///
     /// # Errors
     ///
     /// [`LoadError`]: an old kernel, missing privileges, or a verifier that thinks otherwise.
-    pub fn load(a_ifindex: u32, epoch: Epoch) -> Result<Self, LoadError> {
-        if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(6, 6, 0)) {
-            return Err(LoadError::Kernel);
-        }
+    pub fn load(a_ifindex: u32, epoch: Epoch, ring: u32) -> Result<Self, LoadError> {
         let epoch = epoch.number();
-        let mut guard = EbpfLoader::new()
+        let mut loader = EbpfLoader::new();
+        loader.override_global("epoch", &epoch, true).override_global("device_a", &a_ifindex, true).override_global(
+            "own_mac",
+            &METADATA_MAC,
+            true,
+        );
+        let guard = load_guard(&mut loader, &[Program::Steer, Program::Shield, Program::Return])?;
+        let mut funnel = EbpfLoader::new()
             .override_global("epoch", &epoch, true)
-            .override_global("device_a", &a_ifindex, true)
-            .override_global("own_mac", &METADATA_MAC, true)
-            .load(GUARD)
+            .override_global("ring", &ring, true)
+            .load(FUNNEL)
             .map_err(LoadError::Object)?;
-        for program in [Program::Steer, Program::Shield, Program::Return] {
-            let loaded = classifier(&mut guard, program).ok_or(LoadError::Lacking(symbol(program)))?.load();
-            loaded.map_err(|source| LoadError::Verifier { program, source })?;
-        }
-        let mut funnel =
-            EbpfLoader::new().override_global("epoch", &epoch, true).load(FUNNEL).map_err(LoadError::Object)?;
         let loaded = driver(&mut funnel).ok_or(LoadError::Lacking(symbol(Program::Funnel)))?.load();
         loaded.map_err(|source| LoadError::Verifier { program: Program::Funnel, source })?;
+        Step::Loaded.taken();
         Ok(Self { guard, funnel })
+    }
+
+    /// What is on its way to user space, in memory shared with the programs. Whoever serves takes one, before the first
+    /// interface is guarded; it stays good without the datapath.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Shared`].
+    pub fn credit(&self) -> Result<Credit, MapError> {
+        Credit::map(&Maps {
+            credits: array(&self.guard, "credits")?,
+            occupancy: array(&self.funnel, "occupancy")?,
+            lost: array(&self.funnel, "lost")?,
+        })
     }
 
     /// Gives `funnel` the socket that steered frames go to. Until it is bound, frames for it are dropped; it leaves the
@@ -97,23 +101,24 @@ impl Datapath {
         // The way back first: a frame that is steered can then always be answered.
         self.set_slot(slot, u64::from(generation.number()) << 32 | u64::from(ifindex)).map_err(failed)?;
         let value = u32::from(generation.number()) << 16 | u32::from(slot.number());
-        self.interfaces().and_then(|mut map| map.insert(ifindex, value, 0)).map_err(failed)
+        self.interfaces().and_then(|mut map| map.insert(ifindex, value, 0)).map_err(failed)?;
+        Step::Assigned.taken();
+        Ok(())
     }
 
     /// Stops serving `ifindex`: its frames for the metadata address are dropped, and late answers to `slot` with them.
-    /// That it was not served is no error.
+    /// What was dropped there is no longer counted. That it was not served is no error.
     ///
     /// # Errors
     ///
     /// [`MapError::Slot`].
     pub fn release(&mut self, ifindex: u32, slot: Slot) -> Result<(), MapError> {
         let failed = |source| MapError::Slot { slot: slot.number(), source };
-        match self.interfaces().and_then(|mut map| map.remove(&ifindex)) {
-            Ok(()) | Err(AyaMapError::KeyNotFound) => {}
-            Err(AyaMapError::SyscallError(why)) if why.io_error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(failed(source)),
-        }
-        self.set_slot(slot, 0).map_err(failed)
+        self.interfaces().and_then(|mut map| removed(map.remove(&ifindex))).map_err(failed)?;
+        self.set_slot(slot, 0).map_err(failed)?;
+        drops(&mut self.guard).and_then(|mut map| removed(map.remove(&ifindex))).map_err(failed)?;
+        Step::Released.taken();
+        Ok(())
     }
 
     /// Puts `steer` and `shield` on an interface, first in order, or swaps them into the links that are pinned for it.
@@ -123,9 +128,7 @@ impl Datapath {
     ///
     /// [`AttachError`]. What was attached before is still there and drops; if only `shield` failed, `steer` is pinned.
     pub fn guard(&mut self, pins: &Pins, name: &str, ifindex: u32) -> Result<Swap, AttachError> {
-        let steer = self.classify(pins, Target { program: Program::Steer, name, ifindex }, TcAttachType::Ingress)?;
-        let shield = self.classify(pins, Target { program: Program::Shield, name, ifindex }, TcAttachType::Egress)?;
-        Ok(steer.max(shield))
+        Ok(guard_interface(&mut self.guard, pins, name, ifindex, Live::Swap)?.into())
     }
 
     /// Puts `return` on the ingress of our device `name`, or swaps it into the pinned link. After every interface.
@@ -135,7 +138,7 @@ impl Datapath {
     /// [`AttachError`].
     pub fn attach_return(&mut self, pins: &Pins, name: &str) -> Result<Swap, AttachError> {
         let target = Target { program: Program::Return, name, ifindex: index_of(name)? };
-        self.classify(pins, target, TcAttachType::Ingress)
+        Ok(classify(&mut self.guard, pins, target, Live::Swap)?.into())
     }
 
     /// Puts `funnel` on our device `name`, run by its driver, or swaps it into the pinned link. Last of all.
@@ -146,7 +149,7 @@ impl Datapath {
     pub fn attach_funnel(&mut self, pins: &Pins, name: &str) -> Result<Swap, AttachError> {
         let target = Target { program: Program::Funnel, name, ifindex: index_of(name)? };
         let program = driver(&mut self.funnel).ok_or(AttachError::Lacking(target.program))?;
-        settle(pins, &target, &mut Driver { program })
+        Ok(settle(pins, &target, &mut Driver { program }, Live::Swap)?.into())
     }
 
     /// What the programs of this load have counted, by reason, since it was loaded. Ordinary traffic is not counted.
@@ -158,11 +161,6 @@ impl Datapath {
             maps.iter().flatten().filter_map(|map| map.get(&index, 0).ok()).map(|cpus| cpus.iter().sum::<u64>()).sum()
         };
         (0..).zip(Reason::ALL).map(|(index, reason)| (*reason, sum(index))).collect()
-    }
-
-    fn classify(&mut self, pins: &Pins, target: Target<'_>, side: TcAttachType) -> Result<Swap, AttachError> {
-        let program = classifier(&mut self.guard, target.program).ok_or(AttachError::Lacking(target.program))?;
-        settle(pins, &target, &mut Tcx { program, side })
     }
 
     fn interfaces(&mut self) -> Result<HashMap<&mut MapData, u32, u32>, AyaMapError> {
@@ -194,19 +192,25 @@ impl Datapath {
     }
 }
 
-fn classifier(object: &mut Ebpf, program: Program) -> Option<&mut SchedClassifier> {
-    object.program_mut(symbol(program))?.try_into().ok()
-}
-
 fn driver(object: &mut Ebpf) -> Option<&mut Xdp> {
     object.program_mut(symbol(Program::Funnel))?.try_into().ok()
 }
 
-fn typed<'a, M>(object: &'a mut Ebpf, name: &'static str) -> Result<M, AyaMapError>
-where
-    M: TryFrom<&'a mut Map, Error = AyaMapError>,
-{
-    object.map_mut(name).ok_or_else(|| AyaMapError::InvalidName { name: name.to_owned() })?.try_into()
+/// The descriptor of an array.
+fn array<'a>(object: &'a Ebpf, name: &'static str) -> Result<&'a MapFd, MapError> {
+    match object.map(name) {
+        Some(Map::Array(array)) => Ok(array.fd()),
+        _ => Err(MapError::Lacking(name)),
+    }
+}
+
+/// That a key was not there is as good as its removal.
+fn removed(result: Result<(), AyaMapError>) -> Result<(), AyaMapError> {
+    match result {
+        Err(AyaMapError::KeyNotFound) => Ok(()),
+        Err(AyaMapError::SyscallError(why)) if why.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 fn index_of(name: &str) -> Result<u32, AttachError> {

@@ -43,6 +43,18 @@ pub enum MapError {
     /// The socket was refused.
     #[error("the kernel refused the socket: it must be an AF_XDP socket")]
     Socket(#[source] AyaMapError),
+    /// The memory that programs and user space share could not be mapped.
+    #[error("the map `{map}` cannot be shared with the kernel: the process may be out of memory mappings")]
+    Shared {
+        /// Which map.
+        map: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The object holds no such map.
+    #[error("the object lacks `{0}`: it was built from other sources than this binary, rebuild both")]
+    Lacking(&'static str),
     /// A slot could not be assigned or released.
     #[error("slot {slot} could not be changed: the node may be out of kernel memory")]
     Slot {
@@ -110,7 +122,7 @@ pub enum AttachError {
     Foreign {
         /// Which pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// Why it cannot be.
         #[source]
         source: LinkError,
     },
@@ -146,6 +158,12 @@ pub enum PinError {
     NotBpf {
         /// Which directory.
         dir: PathBuf,
+    },
+    /// Another process has been removing pins for two seconds.
+    #[error("{} is held by a process that does not let go: see which with `fuser {}`", path.display(), path.display())]
+    Busy {
+        /// The lock file.
+        path: PathBuf,
     },
     /// A pin could not be made, read or removed.
     #[error("the pin {} cannot be used: run as root, or remove it with `rm {}`", path.display(), path.display())]

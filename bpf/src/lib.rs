@@ -17,12 +17,17 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod credit;
 mod datapath;
 mod error;
+mod idle;
+mod loaded;
 mod lock;
+mod object;
 mod offload;
 mod pins;
 mod reason;
+mod step;
 #[allow(unsafe_code)]
 mod sys;
 mod tag;
@@ -30,10 +35,14 @@ mod tag;
 pub mod testing;
 
 pub use attach::Swap;
+pub use credit::Credit;
 pub use datapath::{Datapath, METADATA_MAC};
 pub use error::{AttachError, LoadError, LockError, MapError, PinError};
+pub use idle::{Held, Idle};
+pub use loaded::Mode;
 pub use lock::Lock;
 pub use offload::disable_tx_checksum;
 pub use pins::{Pinned, Pins, Program};
 pub use reason::Reason;
+pub use step::Step;
 pub use tag::{Epoch, Generation, Slot, Tag};

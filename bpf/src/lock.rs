@@ -1,6 +1,9 @@
-//! One process serves at a time: a lock file beside the directory of pins.
+//! Two lock files beside the directory of pins: one process serves at a time, and one takes pins away at a time.
 //!
-//! The file outlives its holder on purpose. It keeps the last epoch, so that no start repeats the one before it, and
+//! The first, [`Lock`], is held for as long as somebody serves and does not wait. The second, [`Change`], is held for
+//! moments, by whoever removes pins: the daemon and any number of commands.
+//!
+//! The file of the first outlives its holder on purpose. It keeps the last epoch, so that no start repeats the one before it, and
 //! deleting a file others wait on would let two of them hold "the" lock. It lives in `/run`: a new boot has no pins and
 //! begins anew.
 
@@ -9,10 +12,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::error::LockError;
+use crate::error::{LockError, PinError};
 use crate::tag::Epoch;
 
 /// The right to serve. Given back when dropped, or when the process dies in whatever way.
@@ -26,16 +31,9 @@ pub struct Lock {
 impl Lock {
     /// Takes the lock `<dir>.lock` without waiting and leaves the process id in it.
     pub(crate) fn take(dir: &Path) -> Result<Self, LockError> {
-        let path = beside(dir);
+        let path = beside(dir, "lock");
         let failed = |source: io::Error| LockError::File { path: path.clone(), source };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .open(&path)
-            .map_err(failed)?;
+        let file = open(&path).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -85,11 +83,66 @@ impl Drop for Lock {
     }
 }
 
+/// The right to take pins away.
+///
+/// Making one needs no right: the kernel pins nothing over a name that is taken. Removing is a look and a step, and in
+/// between another process could have put a fresh pin where the stale one was. So every removal looks again under this
+/// lock, and what it then sees stays so: a stale link never comes to life, and nobody else removes it.
+#[derive(Debug)]
+pub(crate) struct Change {
+    file: File,
+}
+
+/// A removal takes the kernel milliseconds; who waits longer than this waits for a process that hangs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Change {
+    /// Takes the lock `<dir>.change`, and waits 2 s for it if need be.
+    pub(crate) fn take(dir: &Path) -> Result<Self, PinError> {
+        Self::take_within(dir, PATIENCE)
+    }
+
+    fn take_within(dir: &Path, patience: Duration) -> Result<Self, PinError> {
+        let path = beside(dir, "change");
+        let failed = |source: io::Error| PinError::Pin { path: path.clone(), source };
+        let file = open(&path).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Self { file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(why) => return Err(failed(why.into())),
+        }
+        // The kernel has no bound for this wait, so a thread waits and we have one. Should it come too late, it finds
+        // nobody to give the lock to, and the lock is free again with the file.
+        let (give, given) = mpsc::sync_channel(0);
+        let waiter = move || {
+            let locked = flock(&file, FlockOperation::LockExclusive).map(|()| Self { file });
+            let _ = give.send(locked);
+        };
+        std::thread::Builder::new().name("pin-change".into()).spawn(waiter).map_err(failed)?;
+        match given.recv_timeout(patience) {
+            Ok(locked) => locked.map_err(|why| failed(why.into())),
+            Err(_) => Err(PinError::Busy { path }),
+        }
+    }
+}
+
+impl Drop for Change {
+    /// As for [`Lock`].
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// `/run/pve-imds/bpf` → `/run/pve-imds/bpf.lock`: a BPF file system holds no ordinary files.
-fn beside(dir: &Path) -> PathBuf {
+fn beside(dir: &Path, what: &str) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(".");
+    name.push(what);
     PathBuf::from(name)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path)
 }
 
 /// `<pid, 10 wide> <epoch, 2 wide, or -->\n`
@@ -161,6 +214,23 @@ mod tests {
         }
         drop(lock);
         Lock::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn whoever_removes_pins_waits_for_his_turn_but_not_for_ever() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("bpf");
+        let held = Change::take(&dir).unwrap();
+        let why = Change::take_within(&dir, Duration::from_millis(5)).unwrap_err();
+        assert!(matches!(&why, PinError::Busy { path } if *path == home.path().join("bpf.change")), "{why}");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| Change::take(&dir).map(drop));
+            drop(held);
+            waiter.join().unwrap().unwrap();
+        });
+        // Serving is another matter.
+        let _serving = Lock::take(&dir).unwrap();
+        Change::take(&dir).unwrap();
     }
 
     #[test]

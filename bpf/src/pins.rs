@@ -3,7 +3,11 @@
 //! A directory comes in and is proof, as [`Pins`], that links can be pinned there. Its files are the truth about what
 //! is guarded: `<ifindex>-steer` and `<ifindex>-shield` for each interface, `return` and `funnel` for our own devices.
 //! Only links are pinned: programs and maps live as long as a link runs them. Files named otherwise are not ours.
+//!
+//! Many processes work here at once: the daemon, and a command for each interface that is born. Making a pin never
+//! takes another's place; taking one away is done under [`Change`], after a second look.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -13,8 +17,10 @@ use rustix::fs::statfs;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::error::{LockError, PinError};
-use crate::lock::Lock;
-use crate::sys;
+use crate::loaded::{Loaded, Mode};
+use crate::lock::{Change, Lock};
+use crate::step::Step;
+use crate::sys::{self, LinkKind, LinkTarget, Side};
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
@@ -43,6 +49,15 @@ impl Program {
             Self::Funnel => "funnel",
         }
     }
+
+    /// The side of an interface that a classifier judges; XDP has none.
+    pub(crate) const fn side(self) -> Option<Side> {
+        match self {
+            Self::Steer | Self::Return => Some(Side::Ingress),
+            Self::Shield => Some(Side::Egress),
+            Self::Funnel => None,
+        }
+    }
 }
 
 impl fmt::Display for Program {
@@ -68,8 +83,13 @@ pub struct Pinned {
     pub program: Program,
     /// The kernel's number of the loaded program: it differs between loads.
     pub program_id: u32,
-    /// The interface is gone and the link does nothing.
+    /// It guards nothing here: its interface is gone, has left this network namespace, or is another by now.
     pub defunct: bool,
+    /// Whether the program has a slot for the interface. Our own devices are served.
+    pub mode: Mode,
+    /// Frames that the program has dropped on the interface since it was loaded. `None` where that is not counted: on
+    /// our own devices, by a program of an earlier version, and beyond 4096 interfaces.
+    pub drops: Option<u64>,
 }
 
 /// What a file name in the directory says.
@@ -106,6 +126,46 @@ impl fmt::Display for PinName {
     }
 }
 
+impl PinName {
+    fn of(program: Program, ifindex: u32) -> Self {
+        match program {
+            Program::Steer | Program::Shield => Self::Interface(ifindex, program),
+            Program::Return | Program::Funnel => Self::Device(program),
+        }
+    }
+
+    const fn program(self) -> Program {
+        match self {
+            Self::Interface(_, program) | Self::Device(program) => program,
+        }
+    }
+}
+
+/// What a pin is worth for an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// There is none.
+    Absent,
+    /// Its link runs there.
+    Live,
+    /// Its link does not, and never will again.
+    Stale,
+    /// It is a link for another hook: not ours.
+    Foreign,
+}
+
+/// That the link says the index is not enough: an interface that moved to another network namespace may have it there,
+/// while here another interface has got it. So the interface is asked too.
+fn standing(link: &LinkTarget, program: Program, ifindex: u32) -> io::Result<Standing> {
+    Ok(match (program.side(), link.kind) {
+        (Some(_), LinkKind::Xdp) | (None, LinkKind::Tcx) => Standing::Foreign,
+        _ if link.ifindex == 0 || link.ifindex != ifindex => Standing::Stale,
+        (None, LinkKind::Xdp) => Standing::Live,
+        (Some(side), LinkKind::Tcx) if sys::links_at(ifindex, side)?.contains(&link.id) => Standing::Live,
+        (Some(_), LinkKind::Tcx) => Standing::Stale,
+    })
+}
+
 impl Pins {
     /// The pins in `dir`, which is on a BPF file system.
     ///
@@ -136,29 +196,21 @@ impl Pins {
     ///
     /// [`PinError::Pin`] if the directory or a pin in it cannot be read.
     pub fn list(&self) -> Result<Vec<Pinned>, PinError> {
-        let failed = |source| PinError::Pin { path: self.dir.clone(), source };
-        let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(|why| failed(why.into()))?;
+        let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(|why| self.unreadable(why.into()))?;
+        let mut programs = BTreeMap::new();
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let Some(name) = entry.file_name().to_str().and_then(PinName::parse) else { continue };
-            let link = match sys::pinned_link(&entry.path()) {
-                Ok(link) => link,
-                // Removed since the directory was read.
-                Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(PinError::Pin { path: entry.path(), source }),
-            };
-            let (ifindex, program) = match name {
-                PinName::Interface(ifindex, program) => (ifindex, program),
-                PinName::Device(program) => (link.ifindex, program),
-            };
-            let defunct = link.ifindex == 0 || link.ifindex != ifindex;
+        for name in self.names()? {
+            let Some((ifindex, link, standing)) = self.look(name)? else { continue };
+            let (program, defunct) = (name.program(), standing == Standing::Stale);
+            let loaded = programs.entry(link.program).or_insert_with(|| Loaded::find(link.program));
             found.push(Pinned {
                 ifindex,
                 name: if defunct { None } else { netdevice::index_to_name(&any, ifindex).ok() },
                 program,
                 program_id: link.program,
                 defunct,
+                mode: if matches!(name, PinName::Device(_)) { Mode::Serve } else { loaded.mode(ifindex) },
+                drops: loaded.drops(program, ifindex),
             });
         }
         found.sort();
@@ -168,62 +220,121 @@ impl Pins {
     /// Removes what is left of interfaces that are gone: their links are defunct, or `alive` denies them. Returns what
     /// was removed.
     ///
+    /// `alive` is asked with the directory in hand, and must look anew: an interface may have been born, and guarded by
+    /// another process, since a list of them was made.
+    ///
     /// # Errors
     ///
-    /// [`PinError::Pin`]; pins that came later in the list are still there.
+    /// [`PinError::Pin`] and [`PinError::Busy`]; pins that came later in the list are still there.
     pub fn sweep(&self, alive: impl Fn(u32) -> bool) -> Result<Vec<Pinned>, PinError> {
-        let mut gone = self.list()?;
-        gone.retain(|pinned| pinned.defunct || !alive(pinned.ifindex));
-        for pinned in &gone {
-            self.remove(&self.path(pinned.program, pinned.ifindex))?;
+        let mut gone = Vec::new();
+        for pinned in self.list()? {
+            if !pinned.defunct && alive(pinned.ifindex) {
+                continue;
+            }
+            let _change = Change::take(&self.dir)?;
+            let name = PinName::of(pinned.program, pinned.ifindex);
+            if let Some((ifindex, _, standing)) = self.look(name)?
+                && (standing == Standing::Stale || !alive(ifindex))
+            {
+                self.clear(name)?;
+                gone.push(pinned);
+            }
         }
         Ok(gone)
     }
 
-    /// Removes the guard of one interface: from now on its frames for the metadata address go wherever the bridge sends
-    /// them. Nothing happens if it has none.
+    /// Removes what is left of one interface. A guard that lives is left alone: by now it may be another interface's
+    /// that has got the same index, or the same one's under another name. Only [`Pins::sweep`] and
+    /// [`Pins::remove_all`] open a guard.
     ///
     /// # Errors
     ///
-    /// [`PinError::Pin`] if a pin cannot be removed.
+    /// [`PinError::Pin`] and [`PinError::Busy`].
     pub fn forget(&self, ifindex: u32) -> Result<(), PinError> {
-        self.remove(&self.path(Program::Steer, ifindex))?;
-        self.remove(&self.path(Program::Shield, ifindex))
+        self.clear_stale(Program::Steer, ifindex)?;
+        self.clear_stale(Program::Shield, ifindex)?;
+        Ok(())
     }
 
     /// Removes every pin of ours, and with them every guard.
     ///
     /// # Errors
     ///
-    /// [`PinError::Pin`] if a pin cannot be removed; others may be left.
+    /// [`PinError::Pin`] and [`PinError::Busy`]; pins may be left.
     pub fn remove_all(&self) -> Result<(), PinError> {
-        let failed = |source| PinError::Pin { path: self.dir.clone(), source };
-        for entry in fs::read_dir(&self.dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if entry.file_name().to_str().and_then(PinName::parse).is_some() {
-                self.remove(&entry.path())?;
-            }
-        }
-        Ok(())
+        let _change = Change::take(&self.dir)?;
+        self.names()?.into_iter().try_for_each(|name| self.clear(name))
     }
 
     /// Where the link of `program` on `ifindex` is pinned.
     pub(crate) fn path(&self, program: Program, ifindex: u32) -> PathBuf {
-        let name = match program {
-            Program::Steer | Program::Shield => PinName::Interface(ifindex, program),
-            Program::Return | Program::Funnel => PinName::Device(program),
-        };
+        self.file(PinName::of(program, ifindex))
+    }
+
+    /// What is pinned for `program` on `ifindex` is worth.
+    pub(crate) fn standing(&self, program: Program, ifindex: u32) -> Result<Standing, PinError> {
+        let path = self.path(program, ifindex);
+        match sys::pinned_link(&path).and_then(|link| standing(&link, program, ifindex)) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Standing::Absent),
+            found => found.map_err(|source| PinError::Pin { path, source }),
+        }
+    }
+
+    /// Removes the pin of `program` on `ifindex` if it is stale, and says whether it was.
+    pub(crate) fn clear_stale(&self, program: Program, ifindex: u32) -> Result<bool, PinError> {
+        // Nothing to do is the rule, and then nobody is kept waiting.
+        if self.standing(program, ifindex)? != Standing::Stale {
+            return Ok(false);
+        }
+        let _change = Change::take(&self.dir)?;
+        let stale = self.standing(program, ifindex)? == Standing::Stale;
+        if stale {
+            self.clear(PinName::of(program, ifindex))?;
+        }
+        Ok(stale)
+    }
+
+    fn unreadable(&self, source: io::Error) -> PinError {
+        PinError::Pin { path: self.dir.clone(), source }
+    }
+
+    fn file(&self, name: PinName) -> PathBuf {
         self.dir.join(name.to_string())
     }
 
-    /// Removes one pin; that it is gone already is as good.
-    pub(crate) fn remove(&self, path: &Path) -> Result<(), PinError> {
-        match fs::remove_file(path) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => {
-                Err(PinError::Pin { path: path.to_owned(), source: why })
-            }
-            _ => Ok(()),
+    /// The pins of ours.
+    fn names(&self) -> Result<Vec<PinName>, PinError> {
+        let entries = fs::read_dir(&self.dir).map_err(|why| self.unreadable(why))?;
+        let names = entries.map(|entry| Ok(entry?.file_name().to_str().and_then(PinName::parse)));
+        names.filter_map(Result::transpose).collect::<io::Result<_>>().map_err(|why| self.unreadable(why))
+    }
+
+    /// Which interface a pin is for, its link, and what it is worth there. `None` if it has gone meanwhile.
+    fn look(&self, name: PinName) -> Result<Option<(u32, LinkTarget, Standing)>, PinError> {
+        let look = || -> io::Result<_> {
+            let link = sys::pinned_link(&self.file(name))?;
+            let ifindex = match name {
+                PinName::Interface(ifindex, _) => ifindex,
+                PinName::Device(_) => link.ifindex,
+            };
+            Ok((ifindex, link, standing(&link, name.program(), ifindex)?))
+        };
+        match look() {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some).map_err(|source| PinError::Pin { path: self.file(name), source }),
         }
+    }
+
+    /// Removes one pin, with [`Change`] held; that it is gone already is as good.
+    fn clear(&self, name: PinName) -> Result<(), PinError> {
+        let path = self.file(name);
+        match fs::remove_file(&path) {
+            Ok(()) => Step::Cleared.taken(),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(PinError::Pin { path, source }),
+        }
+        Ok(())
     }
 }
 

@@ -47,6 +47,10 @@ reasons! {
     SteerIpv6 => "steer_ipv6",
     /// IPv4, IPv6 or ARP whose addresses could not be read.
     SteerUnreadable => "steer_unreadable",
+    /// More SYNs and ARP requests than 2,000 a second, after a burst of 256.
+    SteerBucket => "steer_bucket",
+    /// More than 256 segments of the guest are on their way already, or the frame alone is more than that.
+    SteerCredit => "steer_credit",
     /// The kernel had no memory to change the frame.
     SteerFailed => "steer_failed",
     /// Somebody else's IPv4 packet from the metadata address to a guest.
@@ -75,6 +79,8 @@ reasons! {
     FunnelTag => "funnel_tag",
     /// A frame that another load of the programs has tagged.
     FunnelEpoch => "funnel_epoch",
+    /// The socket's ring is full but for its reserve.
+    FunnelShed => "funnel_shed",
     /// There is no socket.
     FunnelEmpty => "funnel_empty",
 }

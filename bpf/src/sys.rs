@@ -1,28 +1,44 @@
-//! The two system calls that no crate of ours wraps: a pinned link's target (`bpf(2)`) and a device's checksum offload
-//! (`SIOCETHTOOL`). The crate's `unsafe`, all of it.
+//! What no crate of ours wraps: what the kernel says of links and programs (`bpf(2)`), a device's checksum offload
+//! (`SIOCETHTOOL`), and memory that a map shares with us (`mmap(2)`). The crate's `unsafe`, all of it.
 //!
-//! Why it is sound: both calls take the address of a structure on our stack and its size. Each structure is `repr(C)`,
+//! Why it is sound: the calls take the address of a structure on our stack and its size. Each structure is `repr(C)`,
 //! laid out as in `linux/bpf.h` and `linux/ethtool.h`, fully initialised, and outlives the call; pointers inside it
-//! point to values that outlive it too. The kernel writes at most the size we state, into memory of integers, for which every
-//! bit pattern is a value. A file descriptor that the kernel returns is owned by nobody else.
+//! point to values that outlive it too. The kernel writes at most the size we state, into memory of integers, for which
+//! every bit pattern is a value. A file descriptor that the kernel returns is owned by nobody else. Shared memory is read
+//! and written as atomics only, and unmapped when the one value that owns it is dropped.
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 /// What the kernel says of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkTarget {
+    /// The link's own number.
+    pub(crate) id: u32,
+    /// Which hook it is for.
+    pub(crate) kind: LinkKind,
     /// The interface it is attached to; 0 once that is gone (the link is *defunct*).
     pub(crate) ifindex: u32,
     /// The program it runs.
     pub(crate) program: u32,
 }
 
+/// The hooks that we make links for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkKind {
+    Tcx,
+    Xdp,
+}
+
 const BPF_OBJ_GET: libc::c_int = 7;
+const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_LINK_TYPE_XDP: u32 = 6;
 const BPF_LINK_TYPE_TCX: u32 = 11;
 
@@ -40,6 +56,48 @@ struct InfoByFd {
     bpf_fd: u32,
     info_len: u32,
     info: u64,
+}
+
+/// `union bpf_attr` for `BPF_PROG_GET_FD_BY_ID`.
+#[repr(C)]
+struct FdById {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+/// `union bpf_attr` for `BPF_PROG_QUERY`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    program_ids: u64,
+    count: u32,
+    gap: u32,
+    program_flags: u64,
+    link_ids: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// The beginning of `struct bpf_prog_info`, as far as the maps.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_len: u32,
+    translated_len: u32,
+    jited: u64,
+    translated: u64,
+    load_time: u64,
+    created_by: u32,
+    map_count: u32,
+    map_ids: u64,
 }
 
 /// `struct bpf_link_info`, with the member of the union that tcx and XDP share: both begin with the interface.
@@ -70,23 +128,87 @@ pub(crate) fn pinned_link(path: &Path) -> io::Result<LinkTarget> {
     let pathname = CString::new(path.as_os_str().as_bytes())?;
     let mut get = ObjectGet { pathname: address(pathname.as_ptr()), bpf_fd: 0, file_flags: 0 };
     // SAFETY: the structure is the one of BPF_OBJ_GET; `pathname` is a C string that lives as long as this function.
-    let fd = unsafe { bpf(BPF_OBJ_GET, &mut get) }?;
+    let fd = unsafe { make(BPF_OBJ_GET, &mut get) }?;
+    let mut info = LinkInfo::default();
+    // SAFETY: the structure is the one of a link and holds no pointer of ours.
+    unsafe { inform(&fd, &mut info) }?;
+    let kind = match info.kind {
+        BPF_LINK_TYPE_XDP => LinkKind::Xdp,
+        BPF_LINK_TYPE_TCX => LinkKind::Tcx,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "neither a tcx nor an XDP link")),
+    };
+    Ok(LinkTarget { id: info.id, kind, ifindex: info.ifindex, program: info.program })
+}
+
+/// A side of an interface that classifiers are attached to: `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Ingress = 46,
+    Egress = 47,
+}
+
+/// The kernel runs no more programs than that on one side (`BPF_MPROG_MAX`).
+const CHAIN: usize = 64;
+
+/// The links on one side of an interface of this network namespace. None if there is no such interface.
+pub(crate) fn links_at(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
+    let (mut programs, mut links) = ([0_u32; CHAIN], [0_u32; CHAIN]);
+    let mut query = Query {
+        ifindex,
+        attach_type: side as u32,
+        count: u32::try_from(CHAIN).map_err(io::Error::other)?,
+        program_ids: address(programs.as_mut_ptr()),
+        link_ids: address(links.as_mut_ptr()),
+        ..Query::default()
+    };
+    // SAFETY: the structure is the one of BPF_PROG_QUERY; both arrays are writable and as long as `count` says.
+    match unsafe { bpf(BPF_PROG_QUERY, &mut query) } {
+        Ok(_) => Ok(links[..CHAIN.min(query.count as usize)].to_vec()),
+        Err(why) if matches!(why.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(Vec::new()),
+        Err(why) => Err(why),
+    }
+}
+
+/// The maps that a loaded program uses, by number. Fails with `NotFound` if it is gone.
+pub(crate) fn maps_of(program: u32) -> io::Result<Vec<u32>> {
+    let mut get = FdById { id: program, next_id: 0, open_flags: 0 };
+    // SAFETY: the structure is the one of BPF_PROG_GET_FD_BY_ID and holds no pointer.
+    let fd = unsafe { make(BPF_PROG_GET_FD_BY_ID, &mut get) }?;
+    let mut ids = [0_u32; CHAIN];
+    let map_count = u32::try_from(CHAIN).map_err(io::Error::other)?;
+    let mut info = ProgramInfo { map_count, map_ids: address(ids.as_mut_ptr()), ..ProgramInfo::default() };
+    // SAFETY: the structure is the one of a program; `map_ids` is writable and has room for `map_count`.
+    unsafe { inform(&fd, &mut info) }?;
+    Ok(ids[..CHAIN.min(info.map_count as usize)].to_vec())
+}
+
+/// Runs a command that makes a descriptor.
+///
+/// # Safety
+///
+/// As for [`bpf`], and `command` is one of those.
+unsafe fn make<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { bpf(command, attr) }?;
     let fd = libc::c_int::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made this descriptor for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
-    let mut info = LinkInfo::default();
+/// Has the kernel fill in what it knows of the object.
+///
+/// # Safety
+///
+/// `Info` is integers only, the structure that belongs to the object, and its pointers are good.
+unsafe fn inform<Info>(object: &OwnedFd, info: &mut Info) -> io::Result<()> {
     let mut by_fd = InfoByFd {
-        bpf_fd: fd.as_raw_fd().cast_unsigned(),
-        info_len: u32::try_from(size_of::<LinkInfo>()).map_err(io::Error::other)?,
-        info: address(std::ptr::from_mut(&mut info)),
+        bpf_fd: object.as_raw_fd().cast_unsigned(),
+        info_len: u32::try_from(size_of::<Info>()).map_err(io::Error::other)?,
+        info: address(std::ptr::from_mut(info)),
     };
     // SAFETY: the structure is the one of BPF_OBJ_GET_INFO_BY_FD; `info` is as long as it says, and writable.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut by_fd) }?;
-    match info.kind {
-        BPF_LINK_TYPE_XDP | BPF_LINK_TYPE_TCX => Ok(LinkTarget { ifindex: info.ifindex, program: info.program }),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "neither a tcx nor an XDP link")),
-    }
+    Ok(())
 }
 
 fn address<T>(pointer: *const T) -> u64 {
@@ -128,4 +250,49 @@ pub(crate) fn ethtool(socket: impl AsFd, name: &CStr, command: u32, data: u32) -
         libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL as libc::Ioctl, std::ptr::from_mut(&mut request))
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value.data) }
+}
+
+/// The values of a `BPF_F_MMAPABLE` array, in words of 32 bits that the kernel programs change while we look.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    start: NonNull<AtomicU32>,
+    words: usize,
+}
+
+// SAFETY: the memory belongs to no thread, and all that is done with it is atomic.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Maps the first `words` words of the array. The mapping needs the descriptor no longer.
+    ///
+    /// Fails with `InvalidInput` if the array is smaller (to the page) or cannot be mapped.
+    pub(crate) fn map(array: BorrowedFd<'_>, words: usize) -> io::Result<Self> {
+        let size = words * size_of::<AtomicU32>();
+        // SAFETY: a new mapping, at an address that the kernel chooses, takes nobody's memory away.
+        let start = unsafe {
+            let writable = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), size, writable, libc::MAP_SHARED, array.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, words })
+    }
+
+    /// The words.
+    pub(crate) fn words(&self) -> &[AtomicU32] {
+        // SAFETY: the mapping begins on a page, is that long, and stays as long as `self`. An array's memory does not
+        // shrink, so every page of it is there.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and no slice of it outlives us.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * size_of::<AtomicU32>()) };
+    }
 }

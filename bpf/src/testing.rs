@@ -9,7 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use aya::TestRunOptions;
 
-use crate::datapath::{Datapath, FUNNEL, GUARD};
+use crate::datapath::Datapath;
+use crate::object::{FUNNEL, GUARD};
 use crate::pins::Program;
 use crate::reason::Reason;
 

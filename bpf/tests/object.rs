@@ -39,7 +39,10 @@ fn the_maps_have_room_for_every_slot() {
         (
             "guard",
             BTreeMap::from([
+                ("buckets".to_owned(), (ARRAY, 4, 8, slots)),
                 ("counters".to_owned(), (PERCPU_ARRAY, 4, 8, counters)),
+                ("credits".to_owned(), (ARRAY, 4, 8, slots)),
+                ("drops".to_owned(), (HASH, 4, 16, slots)),
                 ("interfaces".to_owned(), (HASH, 4, 4, slots)),
                 ("slots".to_owned(), (ARRAY, 4, 8, slots)),
             ]),
@@ -48,6 +51,8 @@ fn the_maps_have_room_for_every_slot() {
             "funnel",
             BTreeMap::from([
                 ("counters".to_owned(), (PERCPU_ARRAY, 4, 8, counters)),
+                ("lost".to_owned(), (ARRAY, 4, 4, slots)),
+                ("occupancy".to_owned(), (ARRAY, 4, 12, 1)),
                 ("sockets".to_owned(), (XSKMAP, 4, 4, 1)),
             ]),
         ),
@@ -62,10 +67,26 @@ fn the_maps_have_room_for_every_slot() {
     }
 }
 
+/// Pages of these are shared with user space.
+#[test]
+fn what_is_shared_can_be_mapped() {
+    const BPF_F_MMAPABLE: u32 = 1 << 10;
+    for (name, expected) in [("guard", &["credits"][..]), ("funnel", &["lost", "occupancy"])] {
+        let mut maps: Vec<_> = object(name)
+            .maps
+            .into_iter()
+            .filter(|(_, map)| map.map_flags() & BPF_F_MMAPABLE != 0)
+            .map(|(name, _)| name)
+            .collect();
+        maps.sort_unstable();
+        assert_eq!(maps, expected, "{name}");
+    }
+}
+
 #[test]
 fn the_loader_can_set_what_it_must() {
     for (name, globals) in
-        [("guard", &[("epoch", 1), ("device_a", 4), ("own_mac", 6)][..]), ("funnel", &[("epoch", 1)])]
+        [("guard", &[("epoch", 1), ("device_a", 4), ("own_mac", 6)][..]), ("funnel", &[("epoch", 1), ("ring", 4)])]
     {
         for &(global, size) in globals {
             let value = vec![0; size];

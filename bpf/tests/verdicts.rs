@@ -39,6 +39,8 @@ const ADVERTISE: u8 = 136;
 const INTERFACE: u32 = 1;
 const DEVICE_A: u32 = 4_000_000;
 const PASSPORT: u32 = 0x696d_6473;
+/// Chunks of the ring that `funnel` believes in.
+const RING: u32 = 2048;
 
 fn epoch() -> Epoch {
     Epoch::new(19).unwrap()
@@ -53,7 +55,7 @@ fn tag() -> Tag {
 }
 
 fn served() -> Datapath {
-    let mut datapath = Datapath::load(DEVICE_A, epoch()).unwrap();
+    let mut datapath = Datapath::load(DEVICE_A, epoch(), RING).unwrap();
     datapath.assign(INTERFACE, slot(), Generation::new(7)).unwrap();
     datapath
 }
@@ -341,7 +343,7 @@ fn shield_lets_nobody_speak_in_our_name() {
 #[test]
 fn shield_knows_our_own_answers_by_way_and_mark() {
     let datapath = served();
-    let unguarded = Datapath::load(0, epoch()).unwrap();
+    let unguarded = Datapath::load(0, epoch(), RING).unwrap();
     let answer = Frame::tcp(METADATA, GUEST, 40_000, 0);
     let claim = (Verdict::Drop, 0);
     for (what, datapath, ingress_ifindex, mark, expected) in [

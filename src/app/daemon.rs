@@ -54,7 +54,7 @@ impl<R: Answers> Daemon<R> {
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;
         let mut links = Links::open().await.context("cannot list network interfaces")?;
         let devices = Devices::ensure(&checked.device_prefix).await?;
-        let mut datapath = Datapath::load(devices.a.index, epoch)?;
+        let mut datapath = Datapath::load(devices.a.index, epoch, 2048)?;
         let ring = Ring::start(devices.b.index, epoch)
             .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;
         datapath.set_socket(ring.socket.as_fd())?;

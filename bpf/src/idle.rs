@@ -1,0 +1,65 @@
+//! The guard while nobody serves: `steer` and `shield` without a slot.
+//!
+//! In come interfaces, out go pinned programs that drop whatever concerns the metadata address, and count it. This
+//! reads no configuration and needs no device, socket or daemon, so it can run before an interface's guest does. The
+//! daemon may do the same work at the same time: a link that is alive is left alone, whoever's program it runs.
+
+use aya::{Ebpf, EbpfLoader};
+
+use crate::attach::{Live, Settled};
+use crate::error::{AttachError, LoadError};
+use crate::object::{guard_interface, load_guard};
+use crate::pins::{Pins, Program};
+use crate::step::Step;
+
+/// What became of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It is guarded now; of the two programs, what was missing or defunct is new.
+    Attached,
+    /// It was guarded already, and nothing was changed.
+    Already,
+}
+
+/// The guard with the smallest maps there are. Dropping it closes our end only.
+#[derive(Debug)]
+pub struct Idle {
+    guard: Ebpf,
+}
+
+impl Idle {
+    /// Loads the two programs, with counts of drops for that many interfaces.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`], as for [`crate::Datapath::load`].
+    pub fn load(interfaces: u32) -> Result<Self, LoadError> {
+        let mut loader = EbpfLoader::new();
+        // Only who has a slot needs these, and nobody has.
+        for map in ["interfaces", "slots", "credits", "buckets"] {
+            loader.map_max_entries(map, 1);
+        }
+        loader.map_max_entries("drops", interfaces.max(1));
+        let guard = load_guard(&mut loader, &[Program::Steer, Program::Shield])?;
+        Step::Loaded.taken();
+        Ok(Self { guard })
+    }
+
+    /// Puts `steer` and `shield` on an interface, first in order, where no pinned link runs one yet. Takes about 15 ms
+    /// for each.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`]; if only `shield` failed, `steer` is pinned.
+    pub fn guard(&mut self, pins: &Pins, name: &str, ifindex: u32) -> Result<Held, AttachError> {
+        Ok(match guard_interface(&mut self.guard, pins, name, ifindex, Live::Leave)? {
+            Settled::Live => Held::Already,
+            Settled::Attached | Settled::Renewed => Held::Attached,
+        })
+    }
+}
+
+const _: fn() = || {
+    fn assert_send<T: Send>() {}
+    assert_send::<Idle>();
+};

@@ -1,0 +1,89 @@
+//! What a program that runs somewhere knows of an interface, without the process that loaded it.
+//!
+//! In comes the number of a loaded program, as a link names it; out go whether it serves an interface and what it has
+//! dropped there. Its maps are found by name. A program of an earlier version may lack them; then it serves nobody, as
+//! far as can be told, and its drops are unknown.
+
+use std::fmt;
+
+use aya::Pod;
+use aya::maps::{HashMap, Map, MapData};
+
+use crate::pins::Program;
+use crate::sys;
+
+/// What a guard does with frames for the metadata address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// The interface has a slot: they go to user space, if somebody is there.
+    Serve,
+    /// It has none: they are dropped.
+    Drop,
+}
+
+impl Mode {
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Serve => "serve",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// Frames dropped on one interface since the programs were loaded, by `steer` and by `shield`: `struct drops` in
+/// `c/guard.bpf.c`.
+pub(crate) type Drops = [u64; 2];
+
+/// The maps of a loaded program, as far as they could be opened.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    interfaces: Option<HashMap<MapData, u32, u32>>,
+    drops: Option<HashMap<MapData, u32, Drops>>,
+}
+
+impl Loaded {
+    /// The maps of the program with this number.
+    pub(crate) fn find(program: u32) -> Self {
+        let mut loaded = Self::default();
+        for id in sys::maps_of(program).unwrap_or_default() {
+            let Ok(map) = MapData::from_id(id) else { continue };
+            match map.info().ok().as_ref().and_then(|info| info.name_as_str()) {
+                Some("interfaces") => loaded.interfaces = typed(map),
+                Some("drops") => loaded.drops = typed(map),
+                _ => {}
+            }
+        }
+        loaded
+    }
+
+    /// Whether it has a slot for the interface.
+    pub(crate) fn mode(&self, ifindex: u32) -> Mode {
+        match self.interfaces.as_ref().and_then(|map| map.get(&ifindex, 0).ok()) {
+            Some(_) => Mode::Serve,
+            None => Mode::Drop,
+        }
+    }
+
+    /// What `program` has dropped on the interface, if that is counted.
+    pub(crate) fn drops(&self, program: Program, ifindex: u32) -> Option<u64> {
+        let [steer, shield] = self.drops.as_ref()?.get(&ifindex, 0).ok()?;
+        match program {
+            Program::Steer => Some(steer),
+            Program::Shield => Some(shield),
+            Program::Return | Program::Funnel => None,
+        }
+    }
+}
+
+/// A map of another shape is another version's.
+fn typed<V: Pod>(map: MapData) -> Option<HashMap<MapData, u32, V>> {
+    Map::from_map_data(map).ok()?.try_into().ok()
+}

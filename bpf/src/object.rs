@@ -1,0 +1,87 @@
+//! The compiled objects: their bytes, and how programs and maps are found in a loaded one.
+//!
+//! In comes a loader with its globals set, out goes an object whose programs the verifier has accepted. The guard is
+//! loaded by the daemon and by commands, with maps of different sizes.
+
+use aya::maps::{HashMap, Map, MapData, MapError as AyaMapError};
+use aya::programs::{SchedClassifier, TcAttachType};
+use aya::util::KernelVersion;
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+
+use crate::attach::{Live, Settled, Target, Tcx, settle};
+use crate::error::{AttachError, LoadError};
+use crate::loaded::Drops;
+use crate::pins::{Pins, Program};
+use crate::sys::Side;
+
+pub(crate) static GUARD: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard.bpf.o"));
+pub(crate) static FUNNEL: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/funnel.bpf.o"));
+
+/// The name of a program in its object. `return` is a word of C, so it has an underscore there.
+pub(crate) const fn symbol(program: Program) -> &'static str {
+    match program {
+        Program::Return => "return_",
+        other => other.word(),
+    }
+}
+
+/// Loads the guard with these of its programs.
+pub(crate) fn load_guard(loader: &mut EbpfLoader<'_>, programs: &[Program]) -> Result<Ebpf, LoadError> {
+    if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(6, 6, 0)) {
+        return Err(LoadError::Kernel);
+    }
+    let mut guard = loader.load(GUARD).map_err(LoadError::Object)?;
+    for &program in programs {
+        let loaded = classifier(&mut guard, program).ok_or(LoadError::Lacking(symbol(program)))?.load();
+        loaded.map_err(|source| LoadError::Verifier { program, source })?;
+    }
+    Ok(guard)
+}
+
+/// One of the guard's programs.
+pub(crate) fn classifier(guard: &mut Ebpf, program: Program) -> Option<&mut SchedClassifier> {
+    guard.program_mut(symbol(program))?.try_into().ok()
+}
+
+/// A map of either object.
+pub(crate) fn typed<'a, M>(object: &'a mut Ebpf, name: &'static str) -> Result<M, AyaMapError>
+where
+    M: TryFrom<&'a mut Map, Error = AyaMapError>,
+{
+    object.map_mut(name).ok_or_else(|| AyaMapError::InvalidName { name: name.to_owned() })?.try_into()
+}
+
+/// Puts one of the guard's programs where it belongs.
+pub(crate) fn classify(guard: &mut Ebpf, pins: &Pins, target: Target<'_>, live: Live) -> Result<Settled, AttachError> {
+    let program = classifier(guard, target.program).ok_or(AttachError::Lacking(target.program))?;
+    let side = match target.program.side() {
+        Some(Side::Egress) => TcAttachType::Egress,
+        _ => TcAttachType::Ingress,
+    };
+    settle(pins, &target, &mut Tcx { program, side }, live)
+}
+
+/// Puts `steer` and `shield` on an interface, with a place to count what they drop there.
+pub(crate) fn guard_interface(
+    guard: &mut Ebpf,
+    pins: &Pins,
+    name: &str,
+    ifindex: u32,
+    live: Live,
+) -> Result<Settled, AttachError> {
+    count_drops(guard, ifindex);
+    let steer = classify(guard, pins, Target { program: Program::Steer, name, ifindex }, live)?;
+    let shield = classify(guard, pins, Target { program: Program::Shield, name, ifindex }, live)?;
+    Ok(steer.max(shield))
+}
+
+/// A count that is there goes on. That there is no room for one is no reason to leave a guest unguarded.
+fn count_drops(guard: &mut Ebpf, ifindex: u32) {
+    const BPF_NOEXIST: u64 = 1;
+    let _ = drops(guard).and_then(|mut drops| drops.insert(ifindex, Drops::default(), BPF_NOEXIST));
+}
+
+/// What was dropped, by interface.
+pub(crate) fn drops(guard: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, Drops>, AyaMapError> {
+    typed(guard, "drops")
+}
