@@ -15,7 +15,7 @@ use anyhow::Context;
 use pve_imds_datasources::backends::pve::{Inventory, Watcher};
 use pve_imds_observability::Metrics;
 use pve_imds_transport::bpf::{Datapath, Epoch, Lock, LockError, Pins, Program};
-use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Seat};
+use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Seat, Xsk};
 use tokio::sync::mpsc;
 
 use super::guard::{self, Guard, Report};
@@ -54,8 +54,8 @@ impl<R: Answers> Daemon<R> {
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;
         let mut links = Links::open().await.context("cannot list network interfaces")?;
         let devices = Devices::ensure(&checked.device_prefix).await?;
-        let mut datapath = Datapath::load(devices.a.index, epoch, 2048)?;
-        let ring = Ring::start(devices.b.index, epoch)
+        let mut datapath = Datapath::load(devices.a.index, epoch, Xsk::RING)?;
+        let ring = Ring::start(devices.b.index, epoch, datapath.credit()?)
             .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;
         datapath.set_socket(ring.socket.as_fd())?;
 

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pve_imds_transport::bpf::Epoch;
-use pve_imds_transport::{Driver, Guests, Xsk, entropy};
+use pve_imds_transport::bpf::{Credit, Epoch};
+use pve_imds_transport::{Driver, Guests, Socket, Xsk, entropy};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
@@ -45,15 +45,15 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Binds the socket to the device and starts to read.
+    /// Binds the socket to the device and starts to read. `credit` is what the programs that feed the socket lend.
     ///
     /// # Errors
     /// The socket cannot be bound, or no thread can be started.
-    pub(super) fn start(device: u32, epoch: Epoch) -> io::Result<Self> {
+    pub(super) fn start(device: u32, epoch: Epoch, credit: Credit) -> io::Result<Self> {
         let (bound, binding) = std::sync::mpsc::channel();
         let (end, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name("ring".into()).spawn(move || {
-            let result = run(device, epoch, &bound);
+            let result = run(device, epoch, credit, &bound);
             match result {
                 // Nobody waits for how it ended when the daemon stops.
                 Ok(ended) => drop(end.send(ended)),
@@ -75,22 +75,27 @@ impl Ring {
 
 type Bound = io::Result<(Guests, OwnedFd)>;
 
-fn run(device: u32, epoch: Epoch, bound: &std::sync::mpsc::Sender<Bound>) -> io::Result<io::Result<()>> {
+fn run(
+    device: u32,
+    epoch: Epoch,
+    credit: Credit,
+    bound: &std::sync::mpsc::Sender<Bound>,
+) -> io::Result<io::Result<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let socket = bind(device).await?;
         let duplicate = socket.as_fd().try_clone_to_owned()?;
-        let (driver, guests) = Driver::new(socket, epoch, entropy);
+        let (driver, guests) = Driver::new(Xsk::new(socket, credit), epoch, entropy);
         // The starter is gone only if it gave up waiting; then the missing handle ends the driver.
         let _ = bound.send(Ok((guests, duplicate)));
         Ok(driver.run().await)
     })
 }
 
-async fn bind(device: u32) -> io::Result<Xsk> {
+async fn bind(device: u32) -> io::Result<Socket> {
     let patience = Instant::now() + BUSY;
     loop {
-        match Xsk::bind(device) {
+        match Socket::bind(device) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < patience => {
                 sleep(Duration::from_millis(10)).await;
             }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
+use pve_imds_transport::Driver;
 use pve_imds_transport::bpf::Tag;
-use pve_imds_transport::testing::{Impairment, Nic};
+use pve_imds_transport::testing::{Impairment, Nic, Switch};
 
 use crate::support::{EPOCH, World, ask, client, mac, name_tag, seat};
 
@@ -199,6 +200,45 @@ async fn shutdown_lets_the_answer_under_way_finish() {
     world.drain.send(true).unwrap();
     assert_eq!(asking.await.unwrap().0, 200);
     tokio::time::timeout(Duration::from_secs(5), world.drain.closed_by_all()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_frames_the_kernel_lost_gets_its_credit_back() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |request| name_tag(1, request));
+    let other = world.guest(2, |request| name_tag(2, request));
+    world.switch.lose(1000);
+    (0..300).for_each(|_| world.switch.inject(&broken_syn()));
+    world.switch.lose(0);
+    assert!(world.switch.refused() > 0, "its credit is used up");
+    ask(&mut client(&other).await, "/", Bytes::new()).await;
+    let begun = tokio::time::Instant::now();
+    let (status, _) = ask(&mut client(&nic).await, "/", Bytes::new()).await;
+    assert_eq!(status, 200);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_is_given_back_whatever_it_was() {
+    let world = World::new(Impairment::default());
+    let nic = world.guest(1, |request| name_tag(1, request));
+    for _ in 0..20 {
+        (0..250).for_each(|_| world.switch.inject(&broken_syn()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(world.switch.refused(), 0);
+    ask(&mut client(&nic).await, "/", Bytes::new()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_aborted_driver_ends_at_once() {
+    let switch = Switch::new(EPOCH, Impairment::default());
+    let (driver, guests) = Driver::new(switch.wire(), EPOCH, || 1);
+    let running = tokio::spawn(driver.run());
+    let begun = tokio::time::Instant::now();
+    guests.abort();
+    running.await.unwrap().unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 trait ClosedByAll {

@@ -3,7 +3,9 @@
 //! In come frames of all guests, kicks of their streams and commands of the daemon; out go frames, and each newly
 //! established connection to its guest's [`Serve`]. A frame reaches a stack only through slot *and* generation, so a
 //! frame of a vanished interface can reach nobody. Refused and counted: frames of unknown slots, frames that mean
-//! nothing. The driver never waits for a guest: it does a bounded turn, then lets the connections run.
+//! nothing. The driver never waits for a guest: it does a bounded turn, then lets the connections run. Guests are read
+//! in turns ([`Turns`]), also while the wire takes nothing more from us, and what was read is given back to the credit
+//! of its slot.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,12 +22,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use crate::bounds;
-use crate::ether::{self, ARP_FRAME, Inbound};
+use crate::ether::{self, ARP_FRAME, Inbound, Refused};
+use crate::heal::{Heal, Look};
 use crate::metrics::{self, Dropped};
 use crate::pool::Pool;
 use crate::stack::{Arrival, Stack};
 use crate::stream::{Kick, Shared, TapStream};
-use crate::wire::Wire;
+use crate::turns::Turns;
+use crate::wire::{Account, Wire};
 
 /// The far end of one connection, as its frames claim it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +72,17 @@ impl Guests {
     pub fn remove(&self, seat: Seat) {
         let _ = self.0.send(Command::Remove(seat));
     }
+
+    /// The driver ends at once, whatever is under way: the wire it reads is of no use any more.
+    pub fn abort(&self) {
+        let _ = self.0.send(Command::Abort);
+    }
 }
 
 enum Command {
     Add(Seat, Box<dyn Serve>),
     Remove(Seat),
+    Abort,
 }
 
 impl fmt::Debug for Command {
@@ -80,6 +90,7 @@ impl fmt::Debug for Command {
         match self {
             Self::Add(seat, _) => f.debug_tuple("Add").field(seat).finish(),
             Self::Remove(seat) => f.debug_tuple("Remove").field(seat).finish(),
+            Self::Abort => f.write_str("Abort"),
         }
     }
 }
@@ -93,8 +104,10 @@ struct Guest {
 }
 
 /// Moves frames. Runs until the wire fails or every [`Guests`] handle is gone.
-pub struct Driver<W> {
+pub struct Driver<W: Wire> {
     wire: W,
+    turns: Turns<W::Frame>,
+    heal: Heal,
     epoch: Epoch,
     seed: Box<dyn FnMut() -> u64 + Send>,
     guests: Vec<Option<Guest>>,
@@ -110,7 +123,7 @@ pub struct Driver<W> {
     frame: Vec<u8>,
 }
 
-impl<W: fmt::Debug> fmt::Debug for Driver<W> {
+impl<W: Wire + fmt::Debug> fmt::Debug for Driver<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver").field("wire", &self.wire).field("epoch", &self.epoch).finish_non_exhaustive()
     }
@@ -146,6 +159,8 @@ impl<W: Wire> Driver<W> {
         let now = Instant::now();
         let driver = Self {
             wire,
+            turns: Turns::default(),
+            heal: Heal::new(now),
             epoch,
             seed: Box::new(seed),
             guests: Vec::new(),
@@ -183,7 +198,7 @@ impl<W: Wire> Driver<W> {
             Turn::Idle => None,
         };
         let timer = self.timers.first().map(|(due, _)| *due);
-        let next = [retry, timer, self.closing].into_iter().flatten().min();
+        let next = [retry, timer, self.closing, Some(self.heal.due())].into_iter().flatten().min();
         let mut woken = self.wire.poll_ready(cx)?.is_ready();
         if let Some(next) = next {
             self.sleep.as_mut().reset(next);
@@ -201,6 +216,7 @@ impl<W: Wire> Driver<W> {
             match self.commands.poll_recv(cx) {
                 Poll::Ready(Some(Command::Add(seat, serve))) => self.add(seat, serve),
                 Poll::Ready(Some(Command::Remove(seat))) => self.remove(seat),
+                Poll::Ready(Some(Command::Abort)) => return Ok(Turn::Over),
                 Poll::Ready(None) => {
                     self.closing.get_or_insert_with(|| Instant::now() + bounds::LAST_DELIVERY);
                     break;
@@ -209,15 +225,9 @@ impl<W: Wire> Driver<W> {
             }
         }
         let now = Instant::now();
-        let mut frame = std::mem::take(&mut self.frame);
-        let mut received = 0;
-        // Frames are taken in the order they came, whoever sent them. A fair order between guests, and the credit that
-        // keeps one guest from filling the ring, belong here and at the matching place in `steer`.
-        while received < bounds::FRAMES_PER_TURN && self.wire.recv(&mut frame) {
-            received += 1;
-            self.arrive(now, &frame);
-        }
-        self.frame = frame;
+        self.collect();
+        self.read(now);
+        self.heal(now);
         self.kick.take(&mut self.kicked);
         while let Some((_, slot)) = self.timers.first().filter(|(due, _)| *due <= now).copied() {
             self.unschedule(slot);
@@ -233,11 +243,74 @@ impl<W: Wire> Driver<W> {
         if self.closing.is_some_and(|until| now >= until || self.is_delivered()) {
             return Ok(Turn::Over);
         }
-        Ok(match (received == bounds::FRAMES_PER_TURN, flushed) {
-            (true, _) => Turn::More,
-            (false, false) => Turn::Blocked,
-            (false, true) => Turn::Idle,
+        Ok(match (self.turns.is_empty(), flushed) {
+            (false, _) => Turn::More,
+            (true, false) => Turn::Blocked,
+            (true, true) => Turn::Idle,
         })
+    }
+
+    /// Lets every frame that has arrived wait for its guest's turn. They stay in the wire's memory, which bounds them.
+    fn collect(&mut self) {
+        self.wire.reclaim();
+        while let Some((tag, frame)) = self.wire.next() {
+            match tag {
+                Some(tag) if tag.epoch == self.epoch => self.turns.push(tag.slot.number(), frame),
+                // Nobody lent for these.
+                tag => {
+                    self.wire.read(frame, &mut self.frame);
+                    metrics::dropped(tag.map_or(Dropped::Frame(Refused::NoTag), |_| Dropped::NoSuchGuest));
+                }
+            }
+        }
+    }
+
+    /// Serves the guests in turns until the budget is used up.
+    fn read(&mut self, now: Instant) {
+        let mut bytes = std::mem::take(&mut self.frame);
+        // What was read of the guest at hand is given back once per run of its frames.
+        let mut run: Option<(Slot, i32)> = None;
+        for _ in 0..bounds::FRAMES_PER_TURN {
+            let Some((slot, frame)) = self.turns.next() else { break };
+            self.wire.read(frame, &mut bytes);
+            self.arrive(now, &bytes);
+            run = match (run, Slot::new(slot)) {
+                (Some((of, count)), Some(slot)) if of == slot => Some((slot, count + 1)),
+                (before, slot) => {
+                    self.settle(before);
+                    slot.map(|slot| (slot, 1))
+                }
+            };
+        }
+        self.settle(run);
+        self.frame = bytes;
+    }
+
+    fn settle(&mut self, run: Option<(Slot, i32)>) {
+        if let Some((slot, count)) = run {
+            self.wire.give_back(Account::Slot(slot), count);
+        }
+    }
+
+    /// Gives back what the kernel lost, when it is time to look for it.
+    fn heal(&mut self, now: Instant) {
+        if now < self.heal.due() {
+            return;
+        }
+        let slots = (0..).zip(&self.guests).filter_map(|(slot, _)| Slot::new(slot)).map(Account::Slot);
+        for account in slots.chain([Account::Ring]) {
+            let missing = self.wire.lent(account);
+            let quiet = match account {
+                Account::Slot(slot) => !self.turns.has(slot.number()),
+                Account::Ring => self.turns.is_empty(),
+            };
+            let lost = self.heal.look(account, Look { returned: self.wire.returned(account), missing, quiet });
+            if lost != 0 {
+                self.wire.give_back(account, lost);
+                metrics::healed(account, lost);
+            }
+        }
+        self.heal.looked(now);
     }
 
     fn is_delivered(&self) -> bool {

@@ -16,6 +16,7 @@ mod bounds;
 mod devices;
 mod driver;
 mod ether;
+mod heal;
 mod links;
 mod metrics;
 mod pool;
@@ -26,6 +27,7 @@ mod stack;
 mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod turns;
 mod wire;
 mod xsk;
 
@@ -38,5 +40,5 @@ pub use pve_imds_bpf as bpf;
 pub use server::Server;
 pub use slots::Slots;
 pub use stream::TapStream;
-pub use wire::{MAX_FRAME, MTU, Wire};
-pub use xsk::Xsk;
+pub use wire::{Account, MAX_FRAME, MTU, Wire};
+pub use xsk::{Socket, Xsk};

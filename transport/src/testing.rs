@@ -2,7 +2,7 @@
 //!
 //! A [`Switch`] stands where the kernel programs and the veth pair stand: it hands tagged frames to the daemon's
 //! [`SwitchWire`] and answers to the guest whose slot and generation they carry, with seeded loss, duplication and
-//! delay. A [`Nic`] is a guest: its own smoltcp, its own ARP question, connections that a hyper client can use. All
+//! delay. It lends as they do: 256 frames of a slot at most are on their way and not yet read. A [`Nic`] is a guest: its own smoltcp, its own ARP question, connections that a hyper client can use. All
 //! time is tokio's, so a test may pause it.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use pve_imds_bpf::{Epoch, METADATA_MAC, Tag};
+use pve_imds_bpf::{Credit, Epoch, METADATA_MAC, Tag};
 use tokio::time::{Instant, Sleep};
 
 use crate::driver::Seat;
-use crate::wire::Wire;
+use crate::wire::{Account, Wire};
 
 mod guest;
 
@@ -70,13 +70,28 @@ impl Line {
     }
 }
 
+/// What was lent to a slot and what came back; both wrap.
+#[derive(Clone, Copy, Default)]
+struct Loan {
+    lent: u32,
+    returned: u32,
+}
+
+impl Loan {
+    fn open(self) -> i32 {
+        self.lent.wrapping_sub(self.returned).cast_signed()
+    }
+}
+
 struct Inner {
     impairment: Impairment,
     dice: u64,
     daemon: Line,
     guests: HashMap<u16, (Seat, Line)>,
+    loans: HashMap<u16, Loan>,
     lost: u64,
     astray: u64,
+    refused: u64,
 }
 
 impl Inner {
@@ -97,7 +112,22 @@ impl Inner {
         1 + usize::from(self.happens(duplicate))
     }
 
+    /// What `steer` does: a frame with a tag passes if its slot has credit left.
+    fn lend(&mut self, frame: &[u8]) -> bool {
+        let Some(tag) = frame.first_chunk().and_then(Tag::decode) else { return true };
+        let loan = self.loans.entry(tag.slot.number()).or_default();
+        if loan.open() >= Credit::SEGMENTS.cast_signed() {
+            self.refused += 1;
+            return false;
+        }
+        loan.lent = loan.lent.wrapping_add(1);
+        true
+    }
+
     fn put(&mut self, to: Option<u16>, frame: &[u8]) {
+        if to.is_none() && !self.lend(frame) {
+            return;
+        }
         let due = Instant::now() + self.impairment.delay;
         for _ in 0..self.copies() {
             let line = match to {
@@ -132,7 +162,16 @@ impl Switch {
     #[must_use]
     pub fn new(epoch: Epoch, impairment: Impairment) -> Self {
         let dice = impairment.seed.max(1);
-        let inner = Inner { impairment, dice, daemon: Line::default(), guests: HashMap::new(), lost: 0, astray: 0 };
+        let inner = Inner {
+            impairment,
+            dice,
+            daemon: Line::default(),
+            guests: HashMap::new(),
+            loans: HashMap::new(),
+            lost: 0,
+            astray: 0,
+            refused: 0,
+        };
         Self { inner: Arc::new(Mutex::new(inner)), epoch }
     }
 
@@ -160,6 +199,17 @@ impl Switch {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lock().lost
+    }
+
+    /// Frames of guests that had no credit left.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.lock().refused
+    }
+
+    /// From now on, of 1000 frames this many are lost.
+    pub fn lose(&self, per_mille: u32) {
+        self.lock().impairment.loss = per_mille;
     }
 
     /// Answers whose tag named nobody: `return` drops them.
@@ -211,16 +261,49 @@ pub struct SwitchWire {
     sleep: Pin<Box<Sleep>>,
 }
 
+impl SwitchWire {
+    fn loan(&self, account: Account) -> Loan {
+        match account {
+            Account::Slot(slot) => self.switch.lock().loans.get(&slot.number()).copied().unwrap_or_default(),
+            Account::Ring => Loan::default(),
+        }
+    }
+}
+
 impl Wire for SwitchWire {
+    type Frame = Vec<u8>;
+
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.switch.lock().daemon.poll(cx, &mut self.sleep).map(Ok)
     }
 
-    fn recv(&mut self, frame: &mut Vec<u8>) -> bool {
-        let Some(next) = self.switch.lock().daemon.pop() else { return false };
-        *frame = next;
-        true
+    fn next(&mut self) -> Option<(Option<Tag>, Vec<u8>)> {
+        let frame = self.switch.lock().daemon.pop()?;
+        Some((frame.first_chunk().and_then(Tag::decode), frame))
     }
+
+    fn read(&mut self, frame: Vec<u8>, into: &mut Vec<u8>) {
+        *into = frame;
+    }
+
+    fn lent(&self, account: Account) -> i32 {
+        self.loan(account).open()
+    }
+
+    fn returned(&self, account: Account) -> u32 {
+        self.loan(account).returned
+    }
+
+    fn give_back(&mut self, account: Account, amount: i32) {
+        // The way to the daemon has a length of its own here: the ring is not lent.
+        if let Account::Slot(slot) = account {
+            let mut inner = self.switch.lock();
+            let loan = inner.loans.entry(slot.number()).or_default();
+            loan.returned = loan.returned.wrapping_add_signed(amount);
+        }
+    }
+
+    fn reclaim(&mut self) {}
 
     fn room(&mut self) -> usize {
         let room = self.switch.lock().impairment.room;

@@ -6,13 +6,13 @@
 //! # Who owns which memory
 //!
 //! The UMEM is one anonymous mapping of chunks of [`CHUNK`] bytes. The first [`RECEIVE`] chunks receive: each is either
-//! in the fill ring (the kernel's), in the receive ring (ours, until it is read) or being read; reading copies and puts
-//! it back at once. The other [`SEND`] chunks send: each is in `free` (ours), or in the transmit ring or under way (the
+//! in the fill ring (the kernel's), in the receive ring (ours), or part of a [`Received`] frame that waits for its turn;
+//! reading copies and puts it back at once. The other [`SEND`] chunks send: each is in `free` (ours), or in the transmit ring or under way (the
 //! kernel's) until the completion ring returns it. A ring has as many entries as there are chunks that can be in it, so
-//! a ring of ours is never full. The socket and its mappings live and die with [`Xsk`]; the kernel keeps
+//! a ring of ours is never full. The socket and its mappings live and die with [`Socket`]; the kernel keeps
 //! pages alive that it still uses.
 //!
-//! Each ring has one producer and one consumer: the kernel at one end, `&mut Xsk` at the other. An index is published
+//! Each ring has one producer and one consumer: the kernel at one end, `&mut Socket` at the other. An index is published
 //! with release and read with acquire ordering, after and before the entries it covers.
 
 use std::fmt;
@@ -31,7 +31,9 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send,
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::wire::Wire;
+use pve_imds_bpf::{Credit, Tag};
+
+use crate::wire::{Account, Wire};
 
 /// Bytes of a chunk. The kernel keeps 256 of them as headroom when it fills one.
 const CHUNK: u32 = 2048;
@@ -45,8 +47,8 @@ const SEND: u32 = 512;
 /// The largest frame the kernel can hand over: a 64 KiB IP packet and its header.
 const LARGEST: usize = 65_536 + 18;
 
-/// The AF_XDP socket of the daemon.
-pub struct Xsk {
+/// A bound AF_XDP socket and its rings.
+pub struct Socket {
     socket: AsyncFd<OwnedFd>,
     umem: Mapping,
     fill: Ring<u64>,
@@ -55,29 +57,54 @@ pub struct Xsk {
     transmit: Ring<XdpDesc>,
     /// Send chunks that nobody uses.
     free: Vec<u64>,
-    /// A frame's first chunks were read and its last were not published yet.
-    partial: bool,
-    /// The frame being read is larger than any frame can be; the rest is thrown away.
-    oversized: bool,
 }
 
-// SAFETY: the pointers inside point into mappings that `Xsk` alone owns and that are not tied to a thread; every access
-// to them goes through `&mut Xsk` (or the kernel, by the rings' protocol).
-unsafe impl Send for Xsk {}
+/// The daemon's wire: a socket, and what the kernel programs that feed it lend.
+#[derive(Debug)]
+pub struct Xsk {
+    rings: Socket,
+    /// A frame whose last chunks were not published yet.
+    partial: Option<Received>,
+    credit: Credit,
+    /// Chunks given back to `credit` so far.
+    returned: u32,
+}
 
-impl fmt::Debug for Xsk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Xsk").field("free", &self.free.len()).finish_non_exhaustive()
+/// A frame in the UMEM: its chunks, in order. They are ours until they are in the fill ring again.
+#[derive(Debug)]
+pub struct Received {
+    first: XdpDesc,
+    /// Of a jumbo frame.
+    rest: Vec<XdpDesc>,
+}
+
+impl Received {
+    fn descriptors(&self) -> impl Iterator<Item = &XdpDesc> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    fn length(&self) -> usize {
+        self.descriptors().map(|descriptor| descriptor.len as usize).sum()
     }
 }
 
-impl AsFd for Xsk {
+// SAFETY: the pointers inside point into mappings that `Socket` alone owns and that are not tied to a thread; every
+// access to them goes through `&mut Socket` (or the kernel, by the rings' protocol).
+unsafe impl Send for Socket {}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("free", &self.free.len()).finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.get_ref().as_fd()
     }
 }
 
-impl Xsk {
+impl Socket {
     /// Binds a socket to queue 0 of the interface with this index. Must be called inside a tokio runtime.
     ///
     /// # Errors
@@ -114,7 +141,7 @@ impl Xsk {
         bind(&socket, &SocketAddrXdp::new(flags, interface, 0))?;
         // SAFETY: the descriptor is owned by the `AsyncFd` and stays the same open socket until that is dropped.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
-        Ok(Self { socket, umem, fill, completion, receive, transmit, free, partial: false, oversized: false })
+        Ok(Self { socket, umem, fill, completion, receive, transmit, free })
     }
 
     /// What the kernel counted for this socket.
@@ -144,70 +171,8 @@ impl Xsk {
         // and that is not in the fill ring, so nobody writes to it while this borrow lives.
         Some(unsafe { std::slice::from_raw_parts(self.umem.start.as_ptr().add(start), length) })
     }
-}
 
-impl Wire for Xsk {
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut guard = ready!(self.socket.poll_read_ready(cx))?;
-        guard.clear_ready();
-        Poll::Ready(Ok(()))
-    }
-
-    fn recv(&mut self, frame: &mut Vec<u8>) -> bool {
-        if !std::mem::take(&mut self.partial) {
-            frame.clear();
-        }
-        loop {
-            let Some(descriptor) = self.receive.pop() else {
-                self.partial = !frame.is_empty() || self.oversized;
-                return false;
-            };
-            if let Some(bytes) = self.bytes(descriptor.addr, descriptor.len) {
-                if frame.len() + bytes.len() > LARGEST {
-                    self.oversized = true;
-                } else {
-                    frame.extend_from_slice(bytes);
-                }
-            }
-            self.receive.release();
-            self.fill.push(descriptor.addr & !u64::from(CHUNK - 1));
-            self.fill.publish();
-            if !descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD) {
-                if !std::mem::take(&mut self.oversized) {
-                    return true;
-                }
-                frame.clear();
-            }
-        }
-    }
-
-    /// A wire that looks full is emptied first: the kernel takes frames as soon as it is asked to.
-    fn room(&mut self) -> usize {
-        if self.free.is_empty() {
-            // What is wrong with the device, the flush at the end of the turn says.
-            let _ = self.flush();
-        }
-        self.free.len()
-    }
-
-    fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        // A frame that fits no chunk, or comes without room, is written and lost: both are against the trait's word.
-        let fits = u32::try_from(length).ok().filter(|length| *length <= CHUNK);
-        debug_assert!(fits.is_some(), "a frame of ours fits a chunk");
-        let Some((length, address)) = fits.and_then(|length| Some((length, self.free.pop()?))) else {
-            return fill(&mut vec![0; length]);
-        };
-        // SAFETY: `address` is a send chunk from `free`: inside the mapping, a whole chunk long, and until it is pushed
-        // below nobody else's.
-        let frame = unsafe {
-            std::slice::from_raw_parts_mut(self.umem.start.as_ptr().add(chunk_start(address)), length as usize)
-        };
-        let result = fill(frame);
-        self.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
-        self.transmit.publish();
-        result
-    }
-
+    /// Asks the kernel to send. `false`: some of it stays queued.
     fn flush(&mut self) -> io::Result<bool> {
         // In copy mode the kernel sends only when asked, 32 frames at a time.
         let mut left = self.transmit.unconsumed();
@@ -226,6 +191,124 @@ impl Wire for Xsk {
         }
         self.reap();
         Ok(left == 0)
+    }
+}
+
+impl Xsk {
+    /// Chunks of the receive ring: what `funnel` has to know.
+    pub const RING: u32 = RECEIVE;
+
+    /// A wire over `rings`, fed by the programs that `credit` is of.
+    #[must_use]
+    pub fn new(rings: Socket, credit: Credit) -> Self {
+        Self { rings, partial: None, credit, returned: 0 }
+    }
+}
+
+impl Wire for Xsk {
+    type Frame = Received;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut guard = ready!(self.rings.socket.poll_read_ready(cx))?;
+        guard.clear_ready();
+        Poll::Ready(Ok(()))
+    }
+
+    fn next(&mut self) -> Option<(Option<Tag>, Received)> {
+        loop {
+            let descriptor = self.rings.receive.pop()?;
+            self.rings.receive.release();
+            let last = !descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            let frame = match self.partial.take() {
+                None => Received { first: descriptor, rest: Vec::new() },
+                Some(mut frame) => {
+                    frame.rest.push(descriptor);
+                    frame
+                }
+            };
+            if !last {
+                self.partial = Some(frame);
+                continue;
+            }
+            let start = self.rings.bytes(frame.first.addr, frame.first.len).and_then(|bytes| bytes.first_chunk());
+            return Some((start.and_then(Tag::decode), frame));
+        }
+    }
+
+    /// What is larger than any frame can be is cut: its IP header will not fit it.
+    fn read(&mut self, frame: Received, into: &mut Vec<u8>) {
+        into.clear();
+        let whole = frame.length() <= LARGEST;
+        for descriptor in frame.descriptors() {
+            if let Some(bytes) = self.rings.bytes(descriptor.addr, descriptor.len).filter(|_| whole) {
+                into.extend_from_slice(bytes);
+            }
+            self.rings.fill.push(descriptor.addr & !u64::from(CHUNK - 1));
+        }
+        self.rings.fill.publish();
+        let chunks = i32::try_from(1 + frame.rest.len()).unwrap_or(i32::MAX);
+        self.give_back(Account::Ring, chunks);
+    }
+
+    fn lent(&self, account: Account) -> i32 {
+        match account {
+            Account::Slot(slot) => self.credit.outstanding(slot),
+            Account::Ring => self.credit.chunks_outstanding(),
+        }
+    }
+
+    fn returned(&self, account: Account) -> u32 {
+        match account {
+            Account::Slot(slot) => self.credit.consumed(slot),
+            Account::Ring => self.returned,
+        }
+    }
+
+    fn give_back(&mut self, account: Account, amount: i32) {
+        // The counters wrap, so adding a negative number is subtracting.
+        let amount = amount.cast_unsigned();
+        match account {
+            Account::Slot(slot) => self.credit.acknowledge(slot, amount),
+            Account::Ring => {
+                self.returned = self.returned.wrapping_add(amount);
+                self.credit.release_chunks(amount);
+            }
+        }
+    }
+
+    fn reclaim(&mut self) {
+        self.credit.reclaim_lost();
+    }
+
+    /// A wire that looks full is emptied first: the kernel takes frames as soon as it is asked to.
+    fn room(&mut self) -> usize {
+        if self.rings.free.is_empty() {
+            // What is wrong with the device, the flush at the end of the turn says.
+            let _ = self.rings.flush();
+        }
+        self.rings.free.len()
+    }
+
+    fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        // A frame that fits no chunk, or comes without room, is written and lost: both are against the trait's word.
+        let fits = u32::try_from(length).ok().filter(|length| *length <= CHUNK);
+        debug_assert!(fits.is_some(), "a frame of ours fits a chunk");
+        let Some((length, address)) = fits.and_then(|length| Some((length, self.rings.free.pop()?))) else {
+            return fill(&mut vec![0; length]);
+        };
+        // SAFETY: `address` is a send chunk from `free`: inside the mapping, a whole chunk long, and until it is pushed
+        // below nobody else's.
+        let frame = unsafe {
+            std::slice::from_raw_parts_mut(self.rings.umem.start.as_ptr().add(chunk_start(address)), length as usize)
+        };
+        let result = fill(frame);
+        self.rings.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
+        self.rings.transmit.publish();
+        result
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.rings.flush()
     }
 }
 
