@@ -12,6 +12,7 @@
 //!
 //! `unsafe` stands in one file, [`xsk`](self), the rings of the AF_XDP socket.
 
+mod afxdp;
 mod bounds;
 mod devices;
 mod driver;
@@ -21,6 +22,7 @@ mod links;
 mod metrics;
 mod pool;
 mod port;
+mod seats;
 mod server;
 mod slots;
 mod stack;
@@ -31,14 +33,16 @@ mod turns;
 mod wire;
 mod xsk;
 
+pub use afxdp::Xsk;
 pub use devices::{Device, DeviceError, Devices};
-pub use driver::{Driver, Guests, Peer, Seat, Serve, entropy};
+pub use driver::{Driver, entropy};
 pub use ether::{METADATA_IP, METADATA_PORT};
 pub use links::{Interface, LinkEvent, Links};
 pub use metrics::describe;
 pub use pve_imds_bpf as bpf;
+pub use seats::{Guests, Peer, Seat, Serve};
 pub use server::Server;
 pub use slots::Slots;
 pub use stream::TapStream;
 pub use wire::{Account, MAX_FRAME, MTU, Wire};
-pub use xsk::{Socket, Xsk};
+pub use xsk::Socket;

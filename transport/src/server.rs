@@ -18,7 +18,7 @@ use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
 use crate::bounds;
-use crate::driver::{Peer, Serve};
+use crate::seats::{Peer, Serve};
 use crate::stream::TapStream;
 
 /// Serves one guest's connections with clones of one service.

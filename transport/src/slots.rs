@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use pve_imds_bpf::{Generation, Slot};
 
-use crate::driver::Seat;
+use crate::seats::Seat;
 
 /// The seats of all guests.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use pve_imds_bpf::{Credit, Epoch, METADATA_MAC, Tag};
 use tokio::time::{Instant, Sleep};
 
-use crate::driver::Seat;
+use crate::seats::Seat;
 use crate::wire::{Account, Wire};
 
 mod guest;

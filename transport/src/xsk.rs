@@ -1,14 +1,14 @@
-//! The one AF_XDP socket: a [`Wire`] over the kernel's rings. All `unsafe` of this room is here.
+//! The one AF_XDP socket and the kernel's rings behind it. All `unsafe` of this room is here.
 //!
-//! In come frames that `funnel` redirected, whole even when they span several chunks (`XDP_USE_SG`); out go frames of
-//! at most one chunk, in copy mode. See the kernel's Documentation/networking/af_xdp.rst.
+//! In come the chunks of frames that `funnel` redirected (several for a large one, `XDP_USE_SG`); out go frames of at
+//! most one chunk, in copy mode. See the kernel's Documentation/networking/af_xdp.rst.
 //!
 //! # Who owns which memory
 //!
 //! The UMEM is one anonymous mapping of chunks of [`CHUNK`] bytes. The first [`RECEIVE`] chunks receive: each is either
-//! in the fill ring (the kernel's), in the receive ring (ours), or part of a [`Received`] frame that waits for its turn;
-//! reading copies and puts it back at once. The other [`SEND`] chunks send: each is in `free` (ours), or in the transmit ring or under way (the
-//! kernel's) until the completion ring returns it. A ring has as many entries as there are chunks that can be in it, so
+//! in the fill ring (the kernel's), in the receive ring (ours), or a [`Chunk`], which is the proof that it is ours and is
+//! given up to put it back. The other [`SEND`] chunks send: each is in `free` (ours), or in the transmit ring or under
+//! way (the kernel's) until the completion ring returns it. A ring has as many entries as there are chunks that can be in it, so
 //! a ring of ours is never full. The socket and its mappings live and die with [`Socket`]; the kernel keeps
 //! pages alive that it still uses.
 //!
@@ -31,10 +31,6 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send,
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use pve_imds_bpf::{Credit, Tag};
-
-use crate::wire::{Account, Wire};
-
 /// Bytes of a chunk. The kernel keeps 256 of them as headroom when it fills one.
 const CHUNK: u32 = 2048;
 
@@ -43,9 +39,6 @@ const RECEIVE: u32 = 2048;
 
 /// Chunks that send: 1 MiB. The kernel sends while we wait for it, so more would never be under way.
 const SEND: u32 = 512;
-
-/// The largest frame the kernel can hand over: a 64 KiB IP packet and its header.
-const LARGEST: usize = 65_536 + 18;
 
 /// A bound AF_XDP socket and its rings.
 pub struct Socket {
@@ -59,32 +52,14 @@ pub struct Socket {
     free: Vec<u64>,
 }
 
-/// The daemon's wire: a socket, and what the kernel programs that feed it lend.
+/// A received piece of a frame. Whoever holds it owns its memory.
 #[derive(Debug)]
-pub struct Xsk {
-    rings: Socket,
-    /// A frame whose last chunks were not published yet.
-    partial: Option<Received>,
-    credit: Credit,
-    /// Chunks given back to `credit` so far.
-    returned: u32,
-}
+pub(crate) struct Chunk(XdpDesc);
 
-/// A frame in the UMEM: its chunks, in order. They are ours until they are in the fill ring again.
-#[derive(Debug)]
-pub struct Received {
-    first: XdpDesc,
-    /// Of a jumbo frame.
-    rest: Vec<XdpDesc>,
-}
-
-impl Received {
-    fn descriptors(&self) -> impl Iterator<Item = &XdpDesc> {
-        std::iter::once(&self.first).chain(&self.rest)
-    }
-
-    fn length(&self) -> usize {
-        self.descriptors().map(|descriptor| descriptor.len as usize).sum()
+impl Chunk {
+    /// Bytes in it.
+    pub(crate) fn length(&self) -> usize {
+        self.0.len as usize
     }
 }
 
@@ -105,6 +80,9 @@ impl AsFd for Socket {
 }
 
 impl Socket {
+    /// Chunks of the receive ring.
+    pub const RECEIVE: u32 = RECEIVE;
+
     /// Binds a socket to queue 0 of the interface with this index. Must be called inside a tokio runtime.
     ///
     /// # Errors
@@ -160,20 +138,64 @@ impl Socket {
         self.completion.release();
     }
 
-    /// The bytes of one descriptor.
-    fn bytes(&self, address: u64, length: u32) -> Option<&[u8]> {
-        let (start, length) = (usize::try_from(address).ok()?, length as usize);
-        let end = start.checked_add(length)?;
-        if end > self.umem.length {
-            return None;
+    /// Ready when a chunk may have been published since [`Socket::take`] last found none.
+    pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut guard = ready!(self.socket.poll_read_ready(cx))?;
+        guard.clear_ready();
+        Poll::Ready(Ok(()))
+    }
+
+    /// The next chunk, and whether its frame goes on in the one after it.
+    pub(crate) fn take(&mut self) -> Option<(Chunk, bool)> {
+        let descriptor = self.receive.pop()?;
+        self.receive.release();
+        Some((Chunk(descriptor), descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD)))
+    }
+
+    /// What is in a chunk; nothing if the kernel named memory that is not ours.
+    pub(crate) fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        let (start, length) = (chunk_start(chunk.0.addr), chunk.length());
+        if start.checked_add(length).is_none_or(|end| end > self.umem.length) {
+            return &[];
         }
         // SAFETY: inside the mapping, checked above. The range lies in a receive chunk that the kernel handed to us
-        // and that is not in the fill ring, so nobody writes to it while this borrow lives.
-        Some(unsafe { std::slice::from_raw_parts(self.umem.start.as_ptr().add(start), length) })
+        // and that, while there is a `Chunk` of it, is not in the fill ring, so nobody writes to it while this borrow
+        // lives.
+        unsafe { std::slice::from_raw_parts(self.umem.start.as_ptr().add(start), length) }
+    }
+
+    /// Gives a chunk back to the kernel.
+    pub(crate) fn recycle(&mut self, chunk: Chunk) {
+        self.fill.push(chunk.0.addr & !u64::from(CHUNK - 1));
+        self.fill.publish();
+    }
+
+    /// How many frames [`Socket::send`] will take now.
+    pub(crate) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Sends a frame of `length` bytes, at most a chunk, that `fill` writes in place.
+    pub(crate) fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        // A frame that fits no chunk, or comes without room, is written and lost: both are against the wire's word.
+        let fits = u32::try_from(length).ok().filter(|length| *length <= CHUNK);
+        debug_assert!(fits.is_some(), "a frame of ours fits a chunk");
+        let Some((length, address)) = fits.and_then(|length| Some((length, self.free.pop()?))) else {
+            return fill(&mut vec![0; length]);
+        };
+        // SAFETY: `address` is a send chunk from `free`: inside the mapping, a whole chunk long, and until it is pushed
+        // below nobody else's.
+        let frame = unsafe {
+            std::slice::from_raw_parts_mut(self.umem.start.as_ptr().add(chunk_start(address)), length as usize)
+        };
+        let result = fill(frame);
+        self.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
+        self.transmit.publish();
+        result
     }
 
     /// Asks the kernel to send. `false`: some of it stays queued.
-    fn flush(&mut self) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
         // In copy mode the kernel sends only when asked, 32 frames at a time.
         let mut left = self.transmit.unconsumed();
         while left > 0 {
@@ -191,124 +213,6 @@ impl Socket {
         }
         self.reap();
         Ok(left == 0)
-    }
-}
-
-impl Xsk {
-    /// Chunks of the receive ring: what `funnel` has to know.
-    pub const RING: u32 = RECEIVE;
-
-    /// A wire over `rings`, fed by the programs that `credit` is of.
-    #[must_use]
-    pub fn new(rings: Socket, credit: Credit) -> Self {
-        Self { rings, partial: None, credit, returned: 0 }
-    }
-}
-
-impl Wire for Xsk {
-    type Frame = Received;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut guard = ready!(self.rings.socket.poll_read_ready(cx))?;
-        guard.clear_ready();
-        Poll::Ready(Ok(()))
-    }
-
-    fn next(&mut self) -> Option<(Option<Tag>, Received)> {
-        loop {
-            let descriptor = self.rings.receive.pop()?;
-            self.rings.receive.release();
-            let last = !descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
-            let frame = match self.partial.take() {
-                None => Received { first: descriptor, rest: Vec::new() },
-                Some(mut frame) => {
-                    frame.rest.push(descriptor);
-                    frame
-                }
-            };
-            if !last {
-                self.partial = Some(frame);
-                continue;
-            }
-            let start = self.rings.bytes(frame.first.addr, frame.first.len).and_then(|bytes| bytes.first_chunk());
-            return Some((start.and_then(Tag::decode), frame));
-        }
-    }
-
-    /// What is larger than any frame can be is cut: its IP header will not fit it.
-    fn read(&mut self, frame: Received, into: &mut Vec<u8>) {
-        into.clear();
-        let whole = frame.length() <= LARGEST;
-        for descriptor in frame.descriptors() {
-            if let Some(bytes) = self.rings.bytes(descriptor.addr, descriptor.len).filter(|_| whole) {
-                into.extend_from_slice(bytes);
-            }
-            self.rings.fill.push(descriptor.addr & !u64::from(CHUNK - 1));
-        }
-        self.rings.fill.publish();
-        let chunks = i32::try_from(1 + frame.rest.len()).unwrap_or(i32::MAX);
-        self.give_back(Account::Ring, chunks);
-    }
-
-    fn lent(&self, account: Account) -> i32 {
-        match account {
-            Account::Slot(slot) => self.credit.outstanding(slot),
-            Account::Ring => self.credit.chunks_outstanding(),
-        }
-    }
-
-    fn returned(&self, account: Account) -> u32 {
-        match account {
-            Account::Slot(slot) => self.credit.consumed(slot),
-            Account::Ring => self.returned,
-        }
-    }
-
-    fn give_back(&mut self, account: Account, amount: i32) {
-        // The counters wrap, so adding a negative number is subtracting.
-        let amount = amount.cast_unsigned();
-        match account {
-            Account::Slot(slot) => self.credit.acknowledge(slot, amount),
-            Account::Ring => {
-                self.returned = self.returned.wrapping_add(amount);
-                self.credit.release_chunks(amount);
-            }
-        }
-    }
-
-    fn reclaim(&mut self) {
-        self.credit.reclaim_lost();
-    }
-
-    /// A wire that looks full is emptied first: the kernel takes frames as soon as it is asked to.
-    fn room(&mut self) -> usize {
-        if self.rings.free.is_empty() {
-            // What is wrong with the device, the flush at the end of the turn says.
-            let _ = self.rings.flush();
-        }
-        self.rings.free.len()
-    }
-
-    fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        // A frame that fits no chunk, or comes without room, is written and lost: both are against the trait's word.
-        let fits = u32::try_from(length).ok().filter(|length| *length <= CHUNK);
-        debug_assert!(fits.is_some(), "a frame of ours fits a chunk");
-        let Some((length, address)) = fits.and_then(|length| Some((length, self.rings.free.pop()?))) else {
-            return fill(&mut vec![0; length]);
-        };
-        // SAFETY: `address` is a send chunk from `free`: inside the mapping, a whole chunk long, and until it is pushed
-        // below nobody else's.
-        let frame = unsafe {
-            std::slice::from_raw_parts_mut(self.rings.umem.start.as_ptr().add(chunk_start(address)), length as usize)
-        };
-        let result = fill(frame);
-        self.rings.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
-        self.rings.transmit.publish();
-        result
-    }
-
-    fn flush(&mut self) -> io::Result<bool> {
-        self.rings.flush()
     }
 }
 
