@@ -12,6 +12,7 @@ use clap::CommandFactory;
 use pve_imds::cli::Cli;
 use pve_imds::config::Layers;
 use pve_imds_model::fault::Outcome;
+use pve_imds_transport::Ended;
 use pve_imds_transport::bpf::Reason;
 use serde_json::Value;
 
@@ -172,6 +173,12 @@ fn every_metric_is_listed() {
 #[test]
 fn every_reason_of_the_guard_is_explained() {
     same("README, Reasons", table("Reasons").into_keys(), Reason::ALL.iter().map(|reason| reason.word().into()));
+}
+
+#[test]
+fn every_early_end_of_a_connection_is_explained() {
+    let written = table("Connections that ended early").into_keys();
+    same("README, Connections that ended early", written, Ended::ALL.iter().map(|reason| reason.word().into()));
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-/// Connections of one guest that have not finished their handshake. More than any client opens at once; the oldest
-/// goes when one more comes.
+/// Connections of one guest that have not finished their handshake: 5 MiB. More than any client opens at once; the
+/// oldest goes when one more comes.
 pub(crate) const HALF_OPEN: usize = 64;
 
-/// Established connections of one guest. The most that was seen of a real client is 75, one after another.
+/// Established connections of one guest: 20 MiB. The most that was seen of a real client is 75, one after another. When
+/// one more comes, the one that has been idle the longest goes.
 pub(crate) const OPEN: usize = 256;
 
 /// What we may have in flight to a guest per connection. Round trips take microseconds: more only costs memory.
@@ -27,8 +28,9 @@ pub(crate) const SPARE: usize = 32;
 /// A handshake that is not finished by then never will be.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// How long a peer may leave what we sent unacknowledged.
-pub(crate) const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
+/// How long a peer may take nothing of what we sent while more of its answer waits: it is dead, or keeps its window shut
+/// for ever. One byte starts the time anew, and costs the peer a connection of its own share.
+pub(crate) const STALLED: Duration = Duration::from_secs(15);
 
 /// How long a closed connection may take to say goodbye once all its bytes have arrived.
 pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
@@ -48,9 +50,12 @@ pub(crate) const HEAD: usize = 8 << 10;
 /// Header fields in a request.
 pub(crate) const FIELDS: usize = 64;
 
-/// From the moment a connection is ready for a request until the request's head is whole. It bounds the idle time
-/// between requests too, so it is the larger of the two.
-pub(crate) const HEAD_TIME: Duration = Duration::from_secs(15);
+/// From the first byte of a request's head until the head is whole. A head fits five segments.
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(5);
+
+/// How long an open connection may wait for the first byte of its next request. Clients that ask again at all do so at
+/// once; coming back later costs them one round trip.
+pub(crate) const IDLE_TIME: Duration = Duration::from_secs(15);
 
 /// A wire that took no more is tried again after this: the kernel sends synchronously, so it is never longer.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);

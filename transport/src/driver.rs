@@ -305,10 +305,10 @@ impl<W: Wire> Driver<W> {
                     Arrival::Absorbed => {}
                     Arrival::NoShare => metrics::dropped(Dropped::NoShare),
                     Arrival::NotTcp => metrics::dropped(Dropped::NotTcp),
-                    Arrival::Established(handle, peer) => {
+                    Arrival::Established(connection) => {
                         metrics::connection();
-                        let stream = TapStream::new(guest.shared.clone(), handle, peer);
-                        guest.serve.serve(stream, far_end(station.mac, peer));
+                        let peer = far_end(station.mac, connection.peer);
+                        guest.serve.serve(TapStream::new(guest.shared.clone(), connection), peer);
                     }
                 }
             }
@@ -324,7 +324,8 @@ impl<W: Wire> Driver<W> {
         let (blocked, due) = {
             let mut stack = guest.shared.lock();
             let blocked = stack.depart(clock, tag, &mut self.wire);
-            (blocked, stack.due(clock))
+            stack.ended().for_each(metrics::ended);
+            (blocked, stack.due())
         };
         let due = due.map(|due| {
             let wait = u64::try_from(due.total_micros()).unwrap_or(0);

@@ -14,15 +14,18 @@
 
 mod afxdp;
 mod bounds;
+mod connection;
 mod devices;
 mod driver;
 mod ether;
 mod heal;
 mod links;
 mod metrics;
+mod patience;
 mod pool;
 mod port;
 mod seats;
+mod segment;
 mod server;
 mod slots;
 mod stack;
@@ -38,7 +41,7 @@ pub use devices::{Device, DeviceError, Devices};
 pub use driver::{Driver, entropy};
 pub use ether::{METADATA_IP, METADATA_PORT};
 pub use links::{Interface, LinkEvent, Links};
-pub use metrics::describe;
+pub use metrics::{Ended, describe};
 pub use pve_imds_bpf as bpf;
 pub use seats::{Guests, Peer, Seat, Serve};
 pub use server::Server;

@@ -12,8 +12,8 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::wire::{IpAddress, IpListenEndpoint};
 
 use crate::bounds;
+use crate::connection::Solo;
 use crate::ether::{METADATA_IP, METADATA_PORT};
-use crate::stack::duration;
 
 /// Bytes of one connection's buffers.
 const CONNECTION: usize = bounds::SEND_BUFFER + bounds::RECEIVE_BUFFER;
@@ -23,37 +23,50 @@ const CONNECTION: usize = bounds::SEND_BUFFER + bounds::RECEIVE_BUFFER;
 pub(crate) struct Pool {
     /// Bytes of connections in use.
     held: AtomicUsize,
-    spare: Mutex<Vec<Socket<'static>>>,
+    spare: Mutex<Vec<Solo>>,
 }
 
 impl Pool {
     /// A socket that listens for the metadata address. `None`: the bound is reached and this one is not `granted`.
-    pub(crate) fn take(&self, granted: bool) -> Option<Socket<'static>> {
+    pub(crate) fn take(&self, granted: bool) -> Option<Solo> {
         if !granted && self.held.load(Ordering::Relaxed) + CONNECTION > bounds::BUFFERS {
             return None;
         }
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut socket = spare.unwrap_or_else(|| {
+        let mut solo = spare.unwrap_or_else(|| {
             let receive = SocketBuffer::new(vec![0; bounds::RECEIVE_BUFFER]);
             let send = SocketBuffer::new(vec![0; bounds::SEND_BUFFER]);
-            Socket::new(receive, send)
+            let mut socket = Socket::new(receive, send);
+            socket.set_nagle_enabled(false);
+            // smoltcp's own time-out stays off: it ends connections that are only silent, while we look for an answer.
+            Solo::new(socket)
         });
-        socket.set_nagle_enabled(false);
-        socket.set_timeout(Some(duration(bounds::UNACKNOWLEDGED)));
         let endpoint = IpListenEndpoint { addr: Some(IpAddress::Ipv4(METADATA_IP)), port: METADATA_PORT };
-        socket.listen(endpoint).ok()?;
+        solo.socket_mut().listen(endpoint).ok()?;
         self.held.fetch_add(CONNECTION, Ordering::Relaxed);
-        Some(socket)
+        Some(solo)
+    }
+
+    /// Bytes of all connections' buffers.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Makes the pool believe that other guests hold this much.
+    #[cfg(test)]
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.held.store(bytes, Ordering::Relaxed);
     }
 
     /// A connection is over.
-    pub(crate) fn give(&self, mut socket: Socket<'static>) {
+    pub(crate) fn give(&self, mut solo: Solo) {
         self.held.fetch_sub(CONNECTION, Ordering::Relaxed);
         // Whoever still waits for it hears of its end here, and not from the next connection.
-        socket.abort();
+        solo.socket_mut().abort();
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < bounds::SPARE {
-            spare.push(socket);
+            spare.push(solo);
         }
     }
 }
@@ -68,7 +81,7 @@ mod tests {
     fn the_bound_holds_for_all_but_the_granted() {
         let pool = Pool::default();
         let most = bounds::BUFFERS / CONNECTION;
-        pool.held.store(most * CONNECTION, Ordering::Relaxed);
+        pool.hold(most * CONNECTION);
         assert!(pool.take(false).is_none());
         let granted = pool.take(true).unwrap();
         pool.give(granted);
@@ -79,11 +92,12 @@ mod tests {
     #[test]
     fn a_socket_comes_back_listening_and_empty_and_few_are_kept() {
         let pool = Pool::default();
-        let sockets: Vec<_> = (0..bounds::SPARE + 3).map(|_| pool.take(false).unwrap()).collect();
-        sockets.into_iter().for_each(|socket| pool.give(socket));
-        assert_eq!(pool.held.load(Ordering::Relaxed), 0);
+        let solos: Vec<_> = (0..bounds::SPARE + 3).map(|_| pool.take(false).unwrap()).collect();
+        solos.into_iter().for_each(|solo| pool.give(solo));
+        assert_eq!(pool.held(), 0);
         assert_eq!(pool.spare.lock().unwrap().len(), bounds::SPARE);
-        let socket = pool.take(false).unwrap();
+        let solo = pool.take(false).unwrap();
+        let socket = solo.socket();
         assert_eq!((socket.state(), socket.send_queue(), socket.recv_queue()), (State::Listen, 0, 0));
     }
 }

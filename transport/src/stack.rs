@@ -1,85 +1,92 @@
 //! TCP of one guest: smoltcp on IP packets, sockets made on demand.
 //!
 //! In come IPv4 packets of this guest (never of another: guests may share addresses, they never share a stack) and
-//! calls of its streams; out go IPv4 packets, framed for the station that spoke, and newly established connections.
-//! A connection is known by the guest's address and port; the rest of the 4-tuple is always ours. Refused: a SYN when
-//! the guest's share of connections is used up, and everything that is no TCP for our port.
+//! calls of its streams; out go IPv4 packets, framed for the station that spoke, newly established connections, and the
+//! word for each that ended early. Refused: a SYN when the guest's share of connections is used up, and everything that
+//! is no TCP for our port.
 //!
 //! There is no backlog of listening sockets: a SYN for an unknown 4-tuple makes a socket that listens for exactly
-//! this one packet. So a burst of SYNs is bounded by the share and by nothing else.
+//! this one packet. A SYN for a known one that is no retransmission takes its place, however far the old connection had
+//! come: on its own link only the guest itself can have sent it, and it has forgotten the old one.
+//!
+//! Work is proportional to what happened, not to what there is: connections that something happened to stand on a list,
+//! the others' timers in an order.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pve_imds_bpf::Tag;
-use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp::{Socket, State};
-use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, IpProtocol, Ipv4Packet, TcpPacket};
+use smoltcp::time::Instant;
+use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, TcpSeqNumber};
 
-use crate::bounds;
-use crate::ether::{METADATA_IP, METADATA_PORT, Station};
+use crate::connection::{Stage, Table, Ticket};
+use crate::ether::{METADATA_IP, Station};
+use crate::metrics::Ended;
+use crate::patience::Progress;
 use crate::pool::Pool;
-use crate::port::{Blueprint, Port, Stations};
+use crate::port::{Blueprint, Port};
+use crate::segment::Segment;
 use crate::wire::Wire;
 
+mod share;
+#[cfg(test)]
+mod tests;
+
 /// What a packet brought about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Arrival {
     /// Nothing that anyone has to be told.
     Absorbed,
-    /// The handshake with this peer is done.
-    Established(SocketHandle, IpEndpoint),
-    /// A SYN came and the guest's share is used up.
+    /// The handshake is done.
+    Established(Established),
+    /// The guest's share of connections is used up, and none of them may go.
     NoShare,
     /// No TCP for our port.
     NotTcp,
 }
 
-/// How far a connection has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// SYN seen.
-    HalfOpen { since: Instant },
-    /// A stream holds it.
-    Open,
-    /// Its stream is gone; what is left is the goodbye.
-    Orphan {
-        /// When patience ends; unknown until the driver comes by with the time.
-        until: Option<Instant>,
-        /// Bytes were still on their way when that was last decided.
-        sending: bool,
-    },
-}
-
-/// One TCP connection, whatever its stage.
+/// A connection for a stream to hold.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    handle: SocketHandle,
-    station: Station,
-    stage: Stage,
+pub(crate) struct Established {
+    pub(crate) ticket: Ticket,
+    pub(crate) peer: IpEndpoint,
+    pub(crate) progress: Arc<Progress>,
 }
 
-impl Connection {
-    /// Where its answers go: where its last frame came from.
-    pub(crate) fn station(&self) -> Station {
-        self.station
-    }
+/// Tickets that the lists of a guest without connections keep room for.
+const KEPT: usize = 4;
+
+/// Where packets go while a connection is spoken of.
+struct Way<'a, W> {
+    tag: Tag,
+    wire: &'a mut W,
 }
 
 /// The TCP of one guest.
 pub(crate) struct Stack {
     interface: Interface,
-    sockets: SocketSet<'static>,
-    connections: HashMap<IpEndpoint, Connection>,
-    half_open: usize,
-    orphans: usize,
+    table: Table,
+    /// The oldest first.
+    half_open: BTreeSet<Ticket>,
+    /// When to look at connections that nothing happens to. An entry may be too early, never too late.
+    timers: BTreeSet<(Instant, Ticket)>,
+    /// Connections that something happened to.
+    touched: Vec<Ticket>,
+    /// Those of them that may have more to send; kept for its memory.
+    round: Vec<Ticket>,
+    ended: Vec<Ended>,
+    /// The sockets of a packet that belongs to no connection.
+    nobody: SocketSet<'static>,
     pool: Arc<Pool>,
     now: Instant,
 }
 
 impl Stack {
-    /// An empty stack; `seed` must be unpredictable (it feeds the sequence numbers).
+    /// An empty stack. Sequence numbers are drawn from a generator of this guest alone, seeded with `seed`: who sees some
+    /// of them can work out the next, but these are his own, and they say nothing of any other guest's. So `seed` must be
+    /// unpredictable and used once.
     pub(crate) fn new(seed: u64, pool: Arc<Pool>, now: Instant) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
@@ -90,8 +97,18 @@ impl Stack {
             let full = addresses.push(everywhere);
             debug_assert!(full.is_ok(), "an interface has room for its first address");
         });
-        let sockets = SocketSet::new(Vec::new());
-        Self { interface, sockets, connections: HashMap::new(), half_open: 0, orphans: 0, pool, now }
+        Self {
+            interface,
+            table: Table::default(),
+            half_open: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            touched: Vec::new(),
+            round: Vec::new(),
+            ended: Vec::new(),
+            nobody: SocketSet::new(Vec::new()),
+            pool,
+            now,
+        }
     }
 
     /// Takes one IPv4 packet for the metadata address that `station` sent.
@@ -104,236 +121,250 @@ impl Stack {
         wire: &mut W,
     ) -> Arrival {
         self.now = now;
-        let Some(segment) = Segment::peek(packet) else { return Arrival::NotTcp };
-        if segment.opens() {
-            if self.connections.get(&segment.from).is_some_and(|known| self.replaceable(known)) {
-                self.remove(segment.from);
-            }
-            if !self.connections.contains_key(&segment.from) && !self.admit(segment.from, station) {
-                return Arrival::NoShare;
-            }
+        let mut way = Way { tag, wire };
+        let Some(Segment { from, opens }) = Segment::peek(packet) else { return Arrival::NotTcp };
+        let mut known = self.table.find(from);
+        if let Some(number) = opens {
+            known = known.filter(|ticket| !self.is_replaced(*ticket, number));
+            known = match known.or_else(|| self.admit(from, number, station, &mut way)) {
+                Some(ticket) => Some(ticket),
+                None => return Arrival::NoShare,
+            };
         }
-        if let Some(connection) = self.connections.get_mut(&segment.from) {
-            connection.station = station;
+        let connection = known.and_then(|ticket| self.table.get_mut(ticket));
+        let sockets = match connection {
+            Some(connection) => {
+                connection.station = station;
+                connection.solo.set()
+            }
+            None => &mut self.nobody,
+        };
+        let mut port = Port { wire: &mut *way.wire, tag, inbound: Some(packet), station };
+        self.interface.poll_ingress_single(now, &mut port, sockets);
+        match known {
+            Some(ticket) => self.advance(ticket, &mut way),
+            None => Arrival::Absorbed,
         }
-        let mut port = Port { wire, tag, inbound: Some(packet), stations: Stations(&self.connections, station) };
-        self.interface.poll_ingress_single(now, &mut port, &mut self.sockets);
-        // At once: a SYN that its own socket did not take (a bad checksum) must not leave one that takes another's.
-        self.advance(segment.from)
     }
 
     /// Sends what is due. `true`: there is more, the wire is full.
     pub(crate) fn depart<W: Wire>(&mut self, now: Instant, tag: Tag, wire: &mut W) -> bool {
         self.now = now;
-        self.expire();
-        let nobody = Station { mac: [0; 6], vlan: None };
-        let mut port = Port { wire, tag, inbound: None, stations: Stations(&self.connections, nobody) };
-        // One segment of each socket a round, so that a guest's connections share what room there is.
-        while self.interface.poll_egress(now, &mut port, &mut self.sockets) == PollResult::SocketStateChanged {}
-        let full = port.wire.room() == 0;
-        self.reap();
+        let mut way = Way { tag, wire };
+        while let Some((_, ticket)) = self.timers.first().filter(|(due, _)| *due <= now).copied() {
+            self.disarm(ticket);
+            self.touch(ticket);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        let mut next = 0;
+        while let Some(ticket) = touched.get(next).copied() {
+            self.look(ticket, &mut way);
+            // What an end leaves behind has a ticket of its own.
+            touched.append(&mut self.touched);
+            next += 1;
+        }
+        // One segment of each connection a round, so that they share what room there is.
+        let mut round = std::mem::take(&mut self.round);
+        round.extend_from_slice(&touched);
+        while !round.is_empty() {
+            round.retain(|ticket| self.send(*ticket, &mut way));
+        }
+        self.round = round;
+        let full = way.wire.room() == 0;
+        for ticket in touched.drain(..) {
+            if let Some(connection) = self.table.get_mut(ticket) {
+                connection.touched = false;
+                if full { self.touch(ticket) } else { self.settle(ticket) }
+            }
+        }
+        if self.touched.is_empty() {
+            self.touched = touched;
+        }
+        if self.table.len() == 0 {
+            self.touched.shrink_to(KEPT);
+            self.round.shrink_to(KEPT);
+        }
         full
     }
 
     /// When [`Stack::depart`] has to be called again if nothing arrives.
-    pub(crate) fn due(&mut self, now: Instant) -> Option<Instant> {
-        if self.connections.is_empty() {
-            return None;
-        }
-        let farewell = self.connections.values().filter_map(|connection| match connection.stage {
-            Stage::HalfOpen { since } => Some(since + handshake()),
-            Stage::Orphan { until, .. } => until,
-            Stage::Open => None,
-        });
-        let farewell = if self.half_open + self.orphans > 0 { farewell.min() } else { None };
-        let timer = self.interface.poll_at(now, &self.sockets);
-        [farewell, timer].into_iter().flatten().min()
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.timers.first().map(|(due, _)| *due)
     }
 
-    /// The socket of a stream.
-    pub(crate) fn socket(&mut self, handle: SocketHandle) -> &mut Socket<'static> {
-        self.sockets.get_mut(handle)
+    /// Something happened that [`Stack::depart`] has not seen yet.
+    pub(crate) fn is_touched(&self) -> bool {
+        !self.touched.is_empty()
     }
 
-    /// A stream lets go of its connection. Without a goodbye of its own (`shutdown`) the peer hears a reset.
-    pub(crate) fn release(&mut self, peer: IpEndpoint, shutdown: bool) {
-        let Some(connection) = self.connections.get_mut(&peer) else { return };
-        let socket = self.sockets.get_mut::<Socket<'_>>(connection.handle);
-        if !shutdown {
-            socket.abort();
-        }
-        connection.stage = Stage::Orphan { until: None, sending: true };
-        self.orphans += 1;
-    }
-
-    /// The interface is gone: every stream learns it, nothing is sent any more.
-    pub(crate) fn abandon(&mut self) {
-        for connection in self.connections.values() {
-            self.sockets.get_mut::<Socket<'_>>(connection.handle).abort();
-        }
-    }
-
-    /// A new SYN may take the place of a connection that is only saying goodbye.
-    fn replaceable(&self, connection: &Connection) -> bool {
-        let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
-        matches!(connection.stage, Stage::Orphan { .. })
-            && matches!(
-                state,
-                State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck | State::TimeWait | State::Closed
-            )
-    }
-
-    /// Makes a socket for a SYN. `false`: the share is used up.
-    fn admit(&mut self, peer: IpEndpoint, station: Station) -> bool {
-        if self.half_open >= bounds::HALF_OPEN {
-            self.evict_oldest();
-        }
-        let held = self.connections.len();
-        if held - self.half_open >= bounds::OPEN {
-            return false;
-        }
-        let Some(socket) = self.pool.take(held < bounds::GRANTED) else { return false };
-        let handle = self.sockets.add(socket);
-        self.half_open += 1;
-        self.connections.insert(peer, Connection { handle, station, stage: Stage::HalfOpen { since: self.now } });
-        true
-    }
-
-    /// After a packet of `peer` changed a socket: who is established now, who never will be.
-    fn advance(&mut self, peer: IpEndpoint) -> Arrival {
-        let Some(connection) = self.connections.get_mut(&peer) else { return Arrival::Absorbed };
-        let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
-        match (connection.stage, state) {
-            (Stage::HalfOpen { .. }, State::Listen | State::Closed) => {
-                self.remove(peer);
-                Arrival::Absorbed
-            }
-            (Stage::HalfOpen { .. }, State::SynReceived) => Arrival::Absorbed,
-            (Stage::HalfOpen { .. }, _) => {
-                connection.stage = Stage::Open;
-                self.half_open -= 1;
-                Arrival::Established(connection.handle, peer)
-            }
-            (Stage::Open | Stage::Orphan { .. }, _) => Arrival::Absorbed,
-        }
-    }
-
-    /// Ends what takes too long. A peer that is still there hears a reset, with the next bytes that are sent.
-    fn expire(&mut self) {
-        if self.orphans + self.half_open == 0 {
-            return;
-        }
-        let now = self.now;
-        for connection in self.connections.values_mut() {
-            let socket = self.sockets.get_mut::<Socket<'_>>(connection.handle);
-            let late = match &mut connection.stage {
-                Stage::HalfOpen { since } => now >= *since + handshake(),
-                Stage::Orphan { until, sending } => {
-                    let unsent = socket.send_queue() > 0;
-                    if until.is_none() || *sending && !unsent {
-                        let patience = if unsent { bounds::DELIVERY } else { bounds::GOODBYE };
-                        *until = Some(now + duration(patience));
-                        *sending = unsent;
-                    }
-                    until.is_some_and(|until| now >= until)
-                }
-                Stage::Open => false,
-            };
-            if late {
-                socket.abort();
-            }
-        }
+    /// Why connections ended early since this was last asked.
+    pub(crate) fn ended(&mut self) -> impl Iterator<Item = Ended> {
+        self.ended.drain(..)
     }
 
     /// Whether every answer has arrived.
     pub(crate) fn is_delivered(&self) -> bool {
-        let queued = |connection: &Connection| self.sockets.get::<Socket<'_>>(connection.handle).send_queue() > 0;
-        !self.connections.values().any(queued)
+        !self.table.iter().any(|(_, connection)| connection.solo.socket().send_queue() > 0)
     }
 
-    /// Removes what has said goodbye.
-    fn reap(&mut self) {
-        if self.orphans + self.half_open == 0 {
-            return;
+    /// Does something with the socket and the progress of a stream's connection. `None`: it is not the stream's any more.
+    pub(crate) fn with<R>(
+        &mut self,
+        ticket: Ticket,
+        act: impl FnOnce(&mut Socket<'static>, &Progress, &mut u64) -> R,
+    ) -> Option<R> {
+        let connection = self.table.get_mut(ticket)?;
+        let Stage::Open { progress, written } = &mut connection.stage else { return None };
+        let socket = connection.solo.socket_mut();
+        let before = (socket.recv_queue(), socket.send_queue());
+        let result = act(socket, progress, written);
+        let moved = before != (socket.recv_queue(), socket.send_queue());
+        if moved || progress.word() != connection.patience.seen() {
+            self.touch(ticket);
         }
-        let over = |connection: &Connection| {
-            let state = self.sockets.get::<Socket<'_>>(connection.handle).state();
-            match connection.stage {
-                Stage::HalfOpen { .. } => matches!(state, State::Closed | State::Listen),
-                // TIME-WAIT keeps a port from being used again too early; ours is the listening side and a SYN on a
-                // closing 4-tuple replaces it anyway.
-                Stage::Orphan { .. } => matches!(state, State::Closed | State::TimeWait),
-                Stage::Open => false,
+        Some(result)
+    }
+
+    /// A stream is done with its connection. `shutdown`: what it wrote is still delivered; else the peer hears a reset.
+    pub(crate) fn release(&mut self, ticket: Ticket, shutdown: bool) {
+        let Some(connection) = self.table.get_mut(ticket) else { return };
+        let socket = connection.solo.socket_mut();
+        if shutdown {
+            socket.close()
+        } else {
+            socket.abort()
+        }
+        self.leave(ticket);
+    }
+
+    /// The interface is gone: every stream learns it, nothing is sent any more.
+    pub(crate) fn abandon(&mut self) {
+        let all: Vec<Ticket> = self.table.iter().map(|(ticket, _)| ticket).collect();
+        all.into_iter().for_each(|ticket| self.remove(ticket));
+    }
+
+    /// A SYN with this number came for a known connection. `true`: the connection had to go.
+    fn is_replaced(&mut self, ticket: Ticket, number: TcpSeqNumber) -> bool {
+        let Some(connection) = self.table.get(ticket) else { return false };
+        if connection.opened_by == number {
+            return false;
+        }
+        if matches!(connection.stage, Stage::Open { .. }) {
+            self.ended.push(Ended::Replaced);
+        }
+        // Without a word: a reset of the old one would be taken for an answer to the new one.
+        self.remove(ticket);
+        true
+    }
+
+    /// After a packet changed a socket: who is established now, who never will be, who is gone.
+    fn advance<W: Wire>(&mut self, ticket: Ticket, way: &mut Way<'_, W>) -> Arrival {
+        let Some(connection) = self.table.get(ticket) else { return Arrival::Absorbed };
+        match (&connection.stage, connection.solo.socket().state()) {
+            // At once: what did not take its own SYN must not take another's.
+            (Stage::HalfOpen, State::Listen | State::Closed) => self.remove(ticket),
+            (Stage::HalfOpen, State::SynReceived) => self.touch(ticket),
+            (Stage::HalfOpen, _) => return self.establish(ticket, way),
+            (Stage::Open { .. }, State::Closed) => {
+                self.ended.push(Ended::ResetByPeer);
+                self.remove(ticket);
             }
-        };
-        let done: Vec<IpEndpoint> =
-            self.connections.iter().filter(|(_, connection)| over(connection)).map(|(peer, _)| *peer).collect();
-        for peer in done {
-            self.remove(peer);
+            (Stage::Open { .. } | Stage::Goodbye, _) => self.touch(ticket),
+        }
+        Arrival::Absorbed
+    }
+
+    /// Looks at a connection and ends it when its time is up.
+    fn look<W: Wire>(&mut self, ticket: Ticket, way: &mut Way<'_, W>) {
+        let now = self.now;
+        let Some(connection) = self.table.get_mut(ticket) else { return };
+        connection.look(now);
+        let Some((_, reason)) = connection.deadline.filter(|(until, _)| *until <= now) else { return };
+        match reason {
+            // It is owed nothing and hears a goodbye like after any answer.
+            Ended::IdleTime => {
+                connection.solo.socket_mut().close();
+                self.leave(ticket);
+            }
+            // With no room for the reset it is looked at again when there is.
+            _ if way.wire.room() == 0 => return,
+            _ => self.part(ticket, way),
+        }
+        self.ended.push(reason);
+    }
+
+    /// Its stream has no part in it any more.
+    fn leave(&mut self, ticket: Ticket) {
+        self.disarm(ticket);
+        let Some(ticket) = self.table.reissue(ticket) else { return };
+        if let Some(connection) = self.table.get_mut(ticket) {
+            connection.stage = Stage::Goodbye;
+            connection.touched = false;
+        }
+        self.touch(ticket);
+    }
+
+    /// Ends a connection with a reset. With no room for it now, the peer hears one when it next says something.
+    fn part<W: Wire>(&mut self, ticket: Ticket, way: &mut Way<'_, W>) {
+        let Some(connection) = self.table.get_mut(ticket) else { return };
+        connection.solo.socket_mut().abort();
+        self.send(ticket, way);
+        self.remove(ticket);
+    }
+
+    /// Sends one segment of a connection. `false`: there was none, or no room.
+    fn send<W: Wire>(&mut self, ticket: Ticket, way: &mut Way<'_, W>) -> bool {
+        let Some(connection) = self.table.get_mut(ticket) else { return false };
+        let mut port = Port { wire: &mut *way.wire, tag: way.tag, inbound: None, station: connection.station };
+        self.interface.poll_egress(self.now, &mut port, connection.solo.set()) == PollResult::SocketStateChanged
+    }
+
+    /// A connection has sent what it has: is it over, or when is it to be looked at again?
+    fn settle(&mut self, ticket: Ticket) {
+        let Some(connection) = self.table.get_mut(ticket) else { return };
+        let state = connection.solo.socket().state();
+        // TIME-WAIT keeps a port from being used again too early; ours is the listening side and a SYN on a closing
+        // 4-tuple replaces it anyway.
+        if matches!(connection.stage, Stage::Goodbye) && matches!(state, State::Closed | State::TimeWait) {
+            return self.remove(ticket);
+        }
+        let deadline = connection.deadline.map(|(until, _)| until);
+        let timer = self.interface.poll_at(self.now, connection.solo.set());
+        let Some(due) = [deadline, timer].into_iter().flatten().min() else { return };
+        // Too early is as good: then it is looked at again, and most timers are put off before they fire.
+        if connection.armed.is_none_or(|armed| due < armed) {
+            self.disarm(ticket);
+            if let Some(connection) = self.table.get_mut(ticket) {
+                connection.armed = Some(due);
+                self.timers.insert((due, ticket));
+            }
         }
     }
 
-    fn evict_oldest(&mut self) {
-        let oldest = self
-            .connections
-            .iter()
-            .filter_map(|(peer, connection)| match connection.stage {
-                Stage::HalfOpen { since } => Some((since, *peer)),
-                Stage::Open | Stage::Orphan { .. } => None,
-            })
-            .min_by_key(|(since, _)| *since);
-        if let Some((_, peer)) = oldest {
-            self.remove(peer);
+    fn disarm(&mut self, ticket: Ticket) {
+        if let Some(armed) = self.table.get_mut(ticket).and_then(|connection| connection.armed.take()) {
+            self.timers.remove(&(armed, ticket));
         }
     }
 
-    fn remove(&mut self, peer: IpEndpoint) {
-        let Some(connection) = self.connections.remove(&peer) else { return };
-        let smoltcp::socket::Socket::Tcp(socket) = self.sockets.remove(connection.handle);
-        self.pool.give(socket);
-        match connection.stage {
-            Stage::HalfOpen { .. } => self.half_open -= 1,
-            Stage::Orphan { .. } => self.orphans -= 1,
-            Stage::Open => {}
+    fn touch(&mut self, ticket: Ticket) {
+        let Some(connection) = self.table.get_mut(ticket) else { return };
+        if !std::mem::replace(&mut connection.touched, true) {
+            self.touched.push(ticket);
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket) {
+        self.disarm(ticket);
+        self.half_open.remove(&ticket);
+        if let Some(connection) = self.table.remove(ticket) {
+            self.pool.give(connection.solo);
         }
     }
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        let peers: Vec<IpEndpoint> = self.connections.keys().copied().collect();
-        peers.into_iter().for_each(|peer| self.remove(peer));
-    }
-}
-
-fn handshake() -> Duration {
-    duration(bounds::HANDSHAKE)
-}
-
-pub(crate) fn duration(time: std::time::Duration) -> Duration {
-    Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
-}
-
-/// The two facts about a TCP segment that decide whether it needs a socket.
-struct Segment {
-    from: IpEndpoint,
-    syn: bool,
-    ack: bool,
-}
-
-impl Segment {
-    /// `None` for what is no TCP for our port. Nothing is verified here: smoltcp does that.
-    fn peek(packet: &[u8]) -> Option<Self> {
-        let ip = Ipv4Packet::new_checked(packet).ok()?;
-        if ip.next_header() != IpProtocol::Tcp {
-            return None;
-        }
-        let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
-        let from = IpEndpoint::new(IpAddress::Ipv4(ip.src_addr()), tcp.src_port());
-        (tcp.dst_port() == METADATA_PORT).then(|| Self { from, syn: tcp.syn(), ack: tcp.ack() })
-    }
-
-    fn opens(&self) -> bool {
-        self.syn && !self.ack
+        self.abandon();
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A [`TapStream`] shares its guest's stack with the driver behind one lock that is never held across an await.
 //! Reading and writing move bytes between hyper and the socket's buffers and then wake the driver, which sends what
-//! became due (data, a larger window, a goodbye). Dropping a stream without shutting it down resets the connection.
+//! became due (data, a larger window, a goodbye). Dropping a stream without shutting it down resets the connection. A
+//! stream whose connection the stack has ended hears `ConnectionReset` from then on.
 
 use std::fmt;
 use std::io;
@@ -13,11 +14,12 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::wire::IpEndpoint;
 
-use crate::stack::Stack;
+use crate::connection::Ticket;
+use crate::patience::Progress;
+use crate::stack::{Established, Stack};
 
 /// What driver and streams of one guest share.
 pub(crate) struct Shared {
@@ -62,6 +64,18 @@ impl Shared {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls into the stack, and wakes the driver if that left it something to do.
+    fn act<R>(&self, act: impl FnOnce(&mut Stack) -> R) -> R {
+        let (result, touched) = {
+            let mut stack = self.lock();
+            (act(&mut stack), stack.is_touched())
+        };
+        if touched {
+            self.kick();
+        }
+        result
+    }
+
     /// Puts the guest on the driver's list, once.
     fn kick(&self) {
         if !self.listed.swap(true, Ordering::AcqRel) {
@@ -75,17 +89,33 @@ impl Shared {
     }
 }
 
-/// A guest's TCP connection to the metadata address.
+/// A guest's TCP connection to the metadata address. Once it is shut down there is nothing more to read from it.
 pub struct TapStream {
     shared: Arc<Shared>,
-    handle: SocketHandle,
+    ticket: Ticket,
     peer: IpEndpoint,
-    shutdown: bool,
+    progress: Arc<Progress>,
 }
 
 impl TapStream {
-    pub(crate) fn new(shared: Arc<Shared>, handle: SocketHandle, peer: IpEndpoint) -> Self {
-        Self { shared, handle, peer, shutdown: false }
+    pub(crate) fn new(shared: Arc<Shared>, connection: Established) -> Self {
+        let Established { ticket, peer, progress } = connection;
+        Self { shared, ticket, peer, progress }
+    }
+
+    /// What the connection's server tells its stack.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Does something with the socket, if the connection is still this stream's.
+    fn with<R>(&self, act: impl FnOnce(&mut Socket<'static>, &Progress, &mut u64) -> R) -> io::Result<R> {
+        self.shared.act(|stack| stack.with(self.ticket, act)).ok_or_else(|| io::ErrorKind::ConnectionReset.into())
     }
 }
 
@@ -97,39 +127,43 @@ impl fmt::Debug for TapStream {
 
 impl Read for TapStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let result = read(self.shared.lock().socket(self.handle), cx, buffer);
-        if result.is_ready() {
-            self.shared.kick();
-        }
-        result
+        self.with(|socket, progress, _| {
+            let before = socket.recv_queue();
+            let result = read(socket, cx, buffer);
+            if socket.recv_queue() < before {
+                progress.read();
+            }
+            result
+        })
+        .unwrap_or_else(|gone| Poll::Ready(Err(gone)))
     }
 }
 
 impl Write for TapStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = write(self.shared.lock().socket(self.handle), cx, bytes);
-        if result.is_ready() {
-            self.shared.kick();
-        }
-        result
+        self.with(|socket, _, written| {
+            let result = write(socket, cx, bytes);
+            if let Poll::Ready(Ok(count)) = result {
+                *written += count as u64;
+            }
+            result
+        })
+        .unwrap_or_else(|gone| Poll::Ready(Err(gone)))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shutdown = true;
-        self.shared.lock().socket(self.handle).close();
-        self.shared.kick();
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.act(|stack| stack.release(self.ticket, true));
         Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for TapStream {
     fn drop(&mut self) {
-        self.shared.lock().release(self.peer, self.shutdown);
-        self.shared.kick();
+        self.shared.act(|stack| stack.release(self.ticket, false));
     }
 }
 

@@ -22,8 +22,12 @@ use crate::seats::Seat;
 use crate::wire::{Account, Wire};
 
 mod guest;
+mod probe;
+mod raw;
 
 pub use guest::{GuestStream, Nic, Packet};
+pub use probe::{Holdings, Probe};
+pub use raw::{Raw, Spoken};
 
 /// What the way between guest and daemon does to frames.
 #[derive(Clone, Copy, Debug)]
