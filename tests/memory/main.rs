@@ -6,6 +6,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bounds;
 mod commands;
 mod stack;
 mod support;
