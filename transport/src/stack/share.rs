@@ -37,12 +37,14 @@ impl Stack {
             self.ended.push(Ended::HalfOpenEvicted);
             self.remove(oldest);
         }
-        let solo = loop {
-            if let Some(solo) = self.pool.take(self.table.len() < bounds::GRANTED) {
-                break solo;
+        let solo = match self.pool.take(self.table.len() < bounds::GRANTED) {
+            Some(solo) => solo,
+            // One goes for one that comes: all together hold no more than before.
+            None => {
+                let victim = self.victim(true)?;
+                self.evict(victim, way);
+                self.pool.take(true)?
             }
-            let victim = self.victim(true)?;
-            self.evict(victim, way);
         };
         let ticket = self.table.insert(Connection::new(self.now, solo, peer, number, station));
         self.half_open.insert(ticket);
