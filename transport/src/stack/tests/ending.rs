@@ -84,6 +84,20 @@ fn a_request_in_progress_and_a_reader_that_takes_a_byte_are_waited_for() {
 }
 
 #[test]
+fn an_answer_that_ends_without_another_byte_starts_the_idle_time() {
+    let mut bench = Bench::new(1);
+    let (mut stream, _) = bench.open(7);
+    let request = stream.progress().begin();
+    bench.pass(100);
+    drop(request);
+    assert!(read(&mut stream, Waker::noop()).is_pending());
+    bench.pass(14);
+    assert_eq!(bench.ended(), []);
+    bench.pass(1);
+    assert_eq!(bench.ended(), [Ended::IdleTime]);
+}
+
+#[test]
 fn nothing_is_left_of_connections_that_are_gone() {
     let mut bench = Bench::new(1);
     let streams: Vec<_> = (0..300).map(|port| bench.open(100 + port).0).collect();
