@@ -44,6 +44,10 @@ pub(crate) const LAST_DELIVERY: Duration = Duration::from_secs(2);
 /// Frames read from the wire before other tasks get their turn.
 pub(crate) const FRAMES_PER_TURN: usize = 64;
 
+/// Segments sent for one guest before the next one's turn: a fourth of what the wire takes at once, and three full
+/// windows of a connection.
+pub(crate) const SEGMENTS_PER_TURN: usize = 128;
+
 /// A request line and its fields. hyper wants at least 8 KiB of buffer and refuses more with 431.
 pub(crate) const HEAD: usize = 8 << 10;
 

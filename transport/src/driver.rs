@@ -26,7 +26,7 @@ use crate::heal::{Heal, Look};
 use crate::metrics::{self, Dropped};
 use crate::pool::Pool;
 use crate::seats::{Command, Guests, Peer, Seat, Serve};
-use crate::stack::{Arrival, Stack};
+use crate::stack::{Arrival, Departure, Stack};
 use crate::stream::{Kick, Shared, TapStream};
 use crate::turns::Turns;
 use crate::wire::{Account, Wire};
@@ -79,7 +79,7 @@ pub fn entropy() -> u64 {
 enum Turn {
     /// Nothing to do until something wakes us.
     Idle,
-    /// Frames are left over.
+    /// Frames are left over, to be read or to be sent.
     More,
     /// The wire took no more; nothing tells us when it will.
     Blocked,
@@ -175,11 +175,15 @@ impl<W: Wire> Driver<W> {
         for slot in slots.drain(..) {
             self.depart(now, slot);
         }
+        if self.kicked.is_empty() {
+            // Kept for its memory.
+            self.kicked = slots;
+        }
         let flushed = self.wire.flush()?;
         if self.closing.is_some_and(|until| now >= until || self.is_delivered()) {
             return Ok(Turn::Over);
         }
-        Ok(match (self.turns.is_empty(), flushed) {
+        Ok(match (self.turns.is_empty() && self.kicked.is_empty(), flushed) {
             (false, _) => Turn::More,
             (true, false) => Turn::Blocked,
             (true, true) => Turn::Idle,
@@ -321,18 +325,22 @@ impl<W: Wire> Driver<W> {
         let Some(guest) = self.guests.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
         guest.shared.unlist();
         let tag = Tag { epoch: self.epoch, vlan: None, generation: guest.seat.generation, slot: guest.seat.slot };
-        let (blocked, due) = {
+        let (departure, due) = {
             let mut stack = guest.shared.lock();
-            let blocked = stack.depart(clock, tag, &mut self.wire);
+            let departure = stack.depart(clock, tag, &mut self.wire);
             stack.ended().for_each(metrics::ended);
-            (blocked, stack.due())
+            (departure, stack.due())
         };
         let due = due.map(|due| {
             let wait = u64::try_from(due.total_micros()).unwrap_or(0);
             (self.started + std::time::Duration::from_micros(wait)).max(now)
         });
-        // What the wire did not take is due at once, and would be until it does.
-        self.schedule(slot, if blocked { Some(now + bounds::RETRY) } else { due });
+        match departure {
+            Departure::All => self.schedule(slot, due),
+            Departure::More => self.kicked.push(slot),
+            // What the wire did not take is due at once, and would be until it does.
+            Departure::Blocked => self.schedule(slot, Some(now + bounds::RETRY)),
+        }
     }
 
     fn schedule(&mut self, slot: u16, due: Option<Instant>) {

@@ -21,6 +21,7 @@ use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, TcpSeqNumber};
 
+use crate::bounds;
 use crate::connection::{Stage, Table, Ticket};
 use crate::ether::{METADATA_IP, Station};
 use crate::metrics::Ended;
@@ -45,6 +46,17 @@ pub(crate) enum Arrival {
     NoShare,
     /// No TCP for our port.
     NotTcp,
+}
+
+/// What a turn of sending left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// Nothing: what is due later, [`Stack::due`] says.
+    All,
+    /// There is more, and it is the next guest's turn.
+    More,
+    /// There is more, and the wire is full.
+    Blocked,
 }
 
 /// A connection for a stream to hold.
@@ -147,8 +159,8 @@ impl Stack {
         }
     }
 
-    /// Sends what is due. `true`: there is more, the wire is full.
-    pub(crate) fn depart<W: Wire>(&mut self, now: Instant, tag: Tag, wire: &mut W) -> bool {
+    /// Sends what is due, as much as one turn is.
+    pub(crate) fn depart<W: Wire>(&mut self, now: Instant, tag: Tag, wire: &mut W) -> Departure {
         self.now = now;
         let mut way = Way { tag, wire };
         while let Some((_, ticket)) = self.timers.first().filter(|(due, _)| *due <= now).copied() {
@@ -166,17 +178,38 @@ impl Stack {
         // One segment of each connection a round, so that they share what room there is.
         let mut round = std::mem::take(&mut self.round);
         round.extend_from_slice(&touched);
-        while !round.is_empty() {
-            round.retain(|ticket| self.send(*ticket, &mut way));
+        let mut left = bounds::SEGMENTS_PER_TURN;
+        while !round.is_empty() && left > 0 {
+            let before = left;
+            round.retain(|ticket| {
+                if left == 0 {
+                    return true;
+                }
+                let sent = self.send(*ticket, &mut way);
+                left -= usize::from(sent);
+                sent
+            });
+            // Those that did not get to send come first the next time.
+            round.rotate_left(before - left);
         }
-        self.round = round;
-        let full = way.wire.room() == 0;
-        for ticket in touched.drain(..) {
-            if let Some(connection) = self.table.get_mut(ticket) {
+        let departure = match (way.wire.room(), round.is_empty()) {
+            (0, _) => Departure::Blocked,
+            (_, false) => Departure::More,
+            (_, true) => Departure::All,
+        };
+        for ticket in &touched {
+            if let Some(connection) = self.table.get_mut(*ticket) {
                 connection.touched = false;
-                if full { self.touch(ticket) } else { self.settle(ticket) }
             }
         }
+        let again = if departure == Departure::All { &[][..] } else { &touched };
+        round.iter().chain(again).for_each(|ticket| self.touch(*ticket));
+        round.clear();
+        self.round = round;
+        if departure == Departure::All {
+            touched.iter().for_each(|ticket| self.settle(*ticket));
+        }
+        touched.clear();
         if self.touched.is_empty() {
             self.touched = touched;
         }
@@ -184,7 +217,7 @@ impl Stack {
             self.touched.shrink_to(KEPT);
             self.round.shrink_to(KEPT);
         }
-        full
+        departure
     }
 
     /// When [`Stack::depart`] has to be called again if nothing arrives.

@@ -8,10 +8,9 @@ use hyper::rt::{Read, ReadBuf, Write};
 use pve_imds_bpf::{Epoch, Generation, Slot};
 
 use super::*;
-use crate::bounds;
 use crate::stream::{Kick, Shared, TapStream};
 use crate::testing::{Raw, Spoken};
-use crate::wire::ETHERNET_HEADER;
+use crate::wire::{Account, ETHERNET_HEADER};
 
 mod ending;
 mod replacing;
@@ -24,13 +23,31 @@ struct Recorder {
 }
 
 impl Wire for Recorder {
+    type Frame = Vec<u8>;
+
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Poll::Pending
     }
 
-    fn recv(&mut self, _: &mut Vec<u8>) -> bool {
-        false
+    fn next(&mut self) -> Option<(Option<Tag>, Vec<u8>)> {
+        None
     }
+
+    fn read(&mut self, frame: Vec<u8>, into: &mut Vec<u8>) {
+        *into = frame;
+    }
+
+    fn lent(&self, _: Account) -> i32 {
+        0
+    }
+
+    fn returned(&self, _: Account) -> u32 {
+        0
+    }
+
+    fn give_back(&mut self, _: Account, _: i32) {}
+
+    fn reclaim(&mut self) {}
 
     fn room(&mut self) -> usize {
         self.room - self.sent.len()
@@ -88,7 +105,7 @@ impl Bench {
 
     /// What is sent now.
     fn turn(&mut self) -> Vec<Spoken> {
-        self.shared.lock().depart(self.now, TAG, &mut self.wire);
+        while self.shared.lock().depart(self.now, TAG, &mut self.wire) == Departure::More {}
         self.wire.sent.drain(..).filter_map(|frame| Spoken::parse(&frame[ETHERNET_HEADER..])).collect()
     }
 

@@ -108,3 +108,22 @@ fn when_all_guests_hold_too_much_a_guest_beyond_its_grant_pays_with_its_own() {
     bench.open(5001);
     assert_eq!(bench.ended(), []);
 }
+
+#[test]
+fn a_turn_is_so_many_segments_and_connections_share_them() {
+    let mut bench = Bench::new(1);
+    let mut streams: Vec<_> = ports(1000, 200).map(|port| bench.open(port).0).collect();
+    bench.turn();
+    let answer = vec![7; bounds::SEND_BUFFER];
+    assert!(streams.iter_mut().all(|stream| matches!(write(stream, &answer), Poll::Ready(Ok(_)))));
+    let mut sent = std::collections::HashMap::new();
+    for _ in 0..25 {
+        let departure = bench.shared.lock().depart(bench.now, TAG, &mut bench.wire);
+        assert_eq!((departure, bench.wire.sent.len()), (Departure::More, bounds::SEGMENTS_PER_TURN));
+        for frame in bench.wire.sent.drain(..) {
+            *sent.entry(Spoken::parse(&frame[ETHERNET_HEADER..]).unwrap().port).or_insert(0u32) += 1;
+        }
+    }
+    assert_eq!(sent.len(), streams.len());
+    assert!(sent.values().all(|segments| (14..=18).contains(segments)), "{sent:?}");
+}
