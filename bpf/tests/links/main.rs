@@ -2,7 +2,9 @@
 //! root; every test has a node of its own (`support`).
 #![allow(clippy::unwrap_used, missing_docs, missing_debug_implementations, unreachable_pub)]
 
+mod credit;
 mod support;
+mod tap;
 
 use std::net::Ipv4Addr;
 use std::path::Path;

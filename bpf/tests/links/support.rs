@@ -103,6 +103,8 @@ impl Wire {
         // SAFETY: `address` is a live `sockaddr_ll` of that size.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), size) };
         assert_eq!(bound, 0, "{}", io::Error::last_os_error());
+        // Room for everything that a slot's credit lets through, whatever the system's default.
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
         let patience = Some(Duration::from_secs(5));
         rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience).unwrap();
         for option in [libc::PACKET_AUXDATA].into_iter().chain(headed.then_some(libc::PACKET_VNET_HDR)) {
