@@ -85,7 +85,7 @@ pub struct Pinned {
     pub program_id: u32,
     /// It guards nothing here: its interface is gone, has left this network namespace, or is another by now.
     pub defunct: bool,
-    /// Whether the program has a slot for the interface. Our own devices are served.
+    /// Whether the interface has a slot, as its `steer` says. Our own devices are served.
     pub mode: Mode,
     /// Frames that the program has dropped on the interface since it was loaded. `None` where that is not counted: on
     /// our own devices, by a program of an earlier version, and beyond 4096 interfaces.
@@ -209,11 +209,21 @@ impl Pins {
                 program,
                 program_id: link.program,
                 defunct,
-                mode: if matches!(name, PinName::Device(_)) { Mode::Serve } else { loaded.mode(ifindex) },
+                mode: match program {
+                    Program::Steer => loaded.mode(ifindex),
+                    Program::Shield => Mode::Drop,
+                    Program::Return | Program::Funnel => Mode::Serve,
+                },
                 drops: loaded.drops(program, ifindex),
             });
         }
         found.sort();
+        // shield has no use for slots and knows none. In this order it stands right behind the steer of its interface.
+        for at in 1..found.len() {
+            if found[at].program == Program::Shield && found[at - 1].ifindex == found[at].ifindex {
+                found[at].mode = found[at - 1].mode;
+            }
+        }
         Ok(found)
     }
 

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, missing_docs, missing_debug_implementations, unreachable_pub)]
 
 mod credit;
+mod idle;
+mod steps;
 mod support;
 mod tap;
 
