@@ -1,5 +1,7 @@
 //! The guard without a daemon, the daemon that takes it over, and many who do either at once.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +13,7 @@ use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA, YARDSTICK};
 use pve_imds_bpf::{
     Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, Pinned, Pins, Program, Slot, Swap, Tag,
 };
+use rustix::fs::{FlockOperation, flock};
 
 use crate::support::{Wire, index, ip, node, pair};
 use crate::{GUEST, OTHER, RING, devices, load};
@@ -205,6 +208,50 @@ fn an_interface_that_left_takes_its_guard_along_and_its_index_is_guarded_anew() 
     });
 }
 
+/// Waits until so many wait for the lock on a file, as the kernel lists them (proc_locks(5)).
+fn await_waiters(file: &File, number: usize) {
+    let inode = format!(":{} ", file.metadata().unwrap().ino());
+    for _ in 0..100_000 {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        if locks.lines().filter(|line| line.contains("-> FLOCK") && line.contains(&inode)).count() == number {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("nobody waits");
+}
+
+#[test]
+fn between_the_first_look_and_the_removal_another_guard_may_come() {
+    node(|dir| {
+        devices();
+        let host = index("h0");
+        let pins = Pins::open(dir).unwrap();
+        Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap();
+        ip(&format!("link del h0\nlink add h0 index {host} type veth peer g0\n"));
+        // Everybody sees what is left of the old interface and wants it gone. We hold the lock, as another process does.
+        let lock = File::create(dir.with_extension("change")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| pins.forget(host).unwrap());
+            let swept = scope.spawn(|| pins.sweep(|_| true).unwrap());
+            let held = scope.spawn(|| Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap());
+            await_waiters(&lock, 3);
+            // Meanwhile the other process is done with it, and has put a guard of its own there.
+            for word in ["steer", "shield"] {
+                std::fs::remove_file(dir.join(format!("{host}-{word}"))).unwrap();
+            }
+            assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Attached);
+            let fresh = pins.list().unwrap();
+            flock(&lock, FlockOperation::Unlock).unwrap();
+            assert_eq!(swept.join().unwrap(), []);
+            assert_eq!(held.join().unwrap(), Held::Already);
+            assert_eq!(pins.list().unwrap(), fresh);
+        });
+        assert_eq!(pins.list().unwrap().len(), 2);
+    });
+}
+
 /// Whoever takes part works on pins of his own, as another process does.
 struct Racer {
     pins: Pins,
@@ -228,7 +275,7 @@ impl Racer {
 #[test]
 fn whoever_races_for_an_interface_nobody_takes_its_living_guard_away() {
     const RACERS: usize = 6;
-    const ROUNDS: usize = 12;
+    const ROUNDS: usize = 6;
     node(|dir| {
         devices();
         let host = index("h0");
