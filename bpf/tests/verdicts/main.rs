@@ -2,7 +2,11 @@
 //! (`BPF_PROG_TEST_RUN`). Needs root. Nothing is attached and no frame leaves.
 //!
 //! A test run refuses an IP frame without its whole IP header, so those rows wear a tag; `tests/links.rs` has some bare.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, missing_debug_implementations, unreachable_pub)]
+
+mod credit;
+mod every;
+mod model;
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
@@ -120,6 +124,7 @@ fn steer_takes_what_is_ours_and_leaves_the_rest_alone() {
             ("fragment to others", Frame::tcp(GUEST, OTHER, 80, 8).with_ipv4(6, &[0x20, 0]), None),
             ("tagged TCP to others", Frame::tcp(GUEST, OTHER, 80, 0).vlan(42), None),
             ("QinQ TCP to others", Frame::tcp(GUEST, OTHER, 80, 0).vlan(42).service_vlan(7), None),
+            ("old QinQ TCP to others", Frame::tcp(GUEST, OTHER, 80, 0).vlan(42).old_service_vlan(7), None),
             ("header only", Frame::tcp(GUEST, OTHER, 80, 0).cut(34), None),
             ("ARP request for others", Frame::arp(1, GUEST, OTHER), None),
             ("ARP answer to others", Frame::arp(2, GUEST, OTHER), None),
@@ -155,6 +160,8 @@ fn steer_drops_whatever_else_is_meant_for_us() {
             ("UDP", Frame::ipv4(GUEST, METADATA, UDP, &[0; 8]), Some(Reason::SteerProtocol)),
             ("UDP, cut", Frame::ipv4(GUEST, METADATA, UDP, &[]), Some(Reason::SteerProtocol)),
             ("ping", Frame::ipv4(GUEST, METADATA, 1, &[8, 0, 0, 0]), Some(Reason::SteerProtocol)),
+            ("SCTP", Frame::ipv4(GUEST, METADATA, 132, &[0; 12]), Some(Reason::SteerProtocol)),
+            ("IPv6 in IPv4", Frame::ipv4(GUEST, METADATA, 41, &[0x60; 40]), Some(Reason::SteerProtocol)),
             ("options", Frame::tcp(GUEST, METADATA, 80, 40).with_ipv4(0, &[0x46]), Some(Reason::SteerOptions)),
             ("all options", Frame::tcp(GUEST, METADATA, 80, 40).with_ipv4(0, &[0x4f]), Some(Reason::SteerOptions)),
             ("header of 16 bytes", to_us().with(14, &[0x44]), Some(Reason::SteerOptions)),
@@ -170,6 +177,10 @@ fn steer_drops_whatever_else_is_meant_for_us() {
             ("QinQ", to_us().vlan(42).service_vlan(7), Some(Reason::SteerTags)),
             ("QinQ of two 802.1Q tags", to_us().vlan(42).vlan(7), Some(Reason::SteerTags)),
             ("QinQ ARP", Frame::arp(1, GUEST, METADATA).vlan(42).vlan(7), Some(Reason::SteerTags)),
+            ("old QinQ", to_us().vlan(42).old_service_vlan(7), Some(Reason::SteerTags)),
+            ("old service tag alone", to_us().old_service_vlan(7), Some(Reason::SteerTags)),
+            ("old QinQ ARP", Frame::arp(1, GUEST, METADATA).vlan(42).old_service_vlan(7), Some(Reason::SteerTags)),
+            ("tagged UDP", Frame::ipv4(GUEST, METADATA, UDP, &[0; 8]).vlan(1).vlan(2), Some(Reason::SteerTags)),
             ("three tags", to_us().vlan(42).vlan(7).vlan(8), Some(Reason::SteerTags)),
             ("IPv6", Frame::ipv6(GUEST6, METADATA_IPV6, TCP, &[0; 20]), Some(Reason::SteerIpv6)),
             ("IPv6 link-local", Frame::ipv6(GUEST6, METADATA_LINK_LOCAL, UDP, &[0; 8]), Some(Reason::SteerIpv6)),
@@ -211,9 +222,19 @@ fn steer_drops_whoever_claims_to_be_us_and_what_cannot_be_read() {
             ("ARP answer from us", Frame::arp(2, METADATA, OTHER), Some(Reason::SteerClaim)),
             ("ARP announcement from us", Frame::arp(1, METADATA, METADATA), Some(Reason::SteerClaim)),
             ("ARP from us, tagged twice", Frame::arp(2, METADATA, OTHER).vlan(1).vlan(2), Some(Reason::SteerClaim)),
+            ("ARP from us, tagged", Frame::arp(2, METADATA, OTHER).vlan(1), Some(Reason::SteerClaim)),
+            ("ARP from us, old tag", Frame::arp(2, METADATA, OTHER).old_service_vlan(1), Some(Reason::SteerClaim)),
             ("IPv6 from us", Frame::ipv6(METADATA_IPV6, OTHER6, TCP, &[0; 20]), Some(Reason::SteerClaim)),
+            ("tagged IPv6 from us", Frame::ipv6(METADATA_IPV6, OTHER6, UDP, &[]).vlan(4), Some(Reason::SteerClaim)),
             ("IPv6 from us, link-local", Frame::ipv6(METADATA_LINK_LOCAL, OTHER6, TCP, &[]), Some(Reason::SteerClaim)),
             ("NA for us", guest6(ICMPV6, &na(METADATA_IPV6)), Some(Reason::SteerIpv6)),
+            ("NA for us, link-local", guest6(ICMPV6, &na(METADATA_LINK_LOCAL)), Some(Reason::SteerIpv6)),
+            ("tagged NA for us", guest6(ICMPV6, &na(METADATA_IPV6)).vlan(42), Some(Reason::SteerIpv6)),
+            (
+                "NA for us behind hop-by-hop",
+                guest6(HOP_BY_HOP, &extension(ICMPV6, 1, &na(METADATA_IPV6))),
+                Some(Reason::SteerIpv6),
+            ),
             (
                 "IPv4 cut in its address",
                 Frame::tcp(GUEST, OTHER, 80, 0).cut(33).vlan(42),
@@ -281,6 +302,12 @@ fn shield_lets_nobody_speak_in_our_name() {
                 Frame::tcp(METADATA, GUEST, 1, 0).vlan(42).service_vlan(1),
                 Some(Reason::ShieldClaimIpv4),
             ),
+            (
+                "old QinQ IPv4 from us",
+                Frame::tcp(METADATA, GUEST, 1, 0).vlan(42).old_service_vlan(1),
+                Some(Reason::ShieldClaimIpv4),
+            ),
+            ("old tag ARP from us", Frame::arp(2, METADATA, GUEST).old_service_vlan(9), Some(Reason::ShieldClaimArp)),
             ("ARP question of others", Frame::arp(1, OTHER, GUEST), None),
             ("ARP question for us", Frame::arp(1, OTHER, METADATA), None),
             ("ARP answer from us", Frame::arp(2, METADATA, GUEST), Some(Reason::ShieldClaimArp)),
@@ -299,6 +326,7 @@ fn shield_lets_nobody_speak_in_our_name() {
             ("NA for us", from_us(&na(METADATA_IPV6), ICMPV6), neighbour),
             ("NA for us, link-local", from_us(&na(METADATA_LINK_LOCAL), ICMPV6), neighbour),
             ("tagged NA for us", from_us(&na(METADATA_IPV6), ICMPV6).vlan(42), neighbour),
+            ("old tag NA for us", from_us(&na(METADATA_IPV6), ICMPV6).old_service_vlan(42), neighbour),
             ("QinQ NA for us", from_us(&na(METADATA_IPV6), ICMPV6).vlan(42).vlan(1), neighbour),
             ("NA behind hop-by-hop", from_us(&extension(ICMPV6, 1, &hidden), HOP_BY_HOP), neighbour),
             ("NA behind routing", from_us(&extension(ICMPV6, 3, &hidden), ROUTING), neighbour),
