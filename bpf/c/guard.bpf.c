@@ -8,6 +8,7 @@
  * dropped: the promise is that nobody but us speaks as the metadata address, not that we understood everybody.
  */
 #include "frame.h"
+#include "price.h"
 
 #include <linux/pkt_cls.h>
 
@@ -39,41 +40,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } slots SEC(".maps");
-
-/*
- * What a slot may have on its way: segments that steer sent and user space has not consumed. A flood fills the flooder's
- * own credit and nobody's ring. User space maps it and counts `consumed` up; both wrap, their difference does not.
- */
-struct credit {
-	__u32 steered;
-	__u32 consumed;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 4096);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct credit);
-} credits SEC(".maps");
-
-/* A few windows of a guest's connections, and an eighth of the ring: eight floods fit beside each other. */
-#define CREDIT_SEGMENTS 256
-
-/*
- * SYN and ARP cost user space far more than they cost their sender, so these have a rate as well: the time at which the
- * slot's bucket is empty again, in nanoseconds (GCRA: one word, no refilling).
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u64);
-} buckets SEC(".maps");
-
-#define BUCKET_INTERVAL 500000ULL	/* 2,000 a second */
-#define BUCKET_BURST 256
-#define BUCKET_ATTEMPTS 4
 
 /* What was dropped on an interface. User space makes the entries, of the interfaces it guards. */
 struct drops {
@@ -117,74 +83,6 @@ static __always_inline int steer_drop(struct __sk_buff *skb, __u32 reason)
 	if (dropped)
 		__sync_fetch_and_add(&dropped->steer, 1);
 	return drop(reason);
-}
-
-/* What a look learns of a frame that is ours, for its price. */
-struct ours {
-	__u32 headers;	/* bytes in front of what segmentation cuts up */
-	bool metered;	/* SYN and ARP */
-};
-
-#define BEFORE_TCP (sizeof(struct ethhdr) + sizeof(struct iphdr))
-
-/* A TCP header that claims less than it has, or more than there is, is counted without options; user space refuses it. */
-static __always_inline struct ours tcp_ours(const struct __sk_buff *skb, const struct tcphdr *tcp)
-{
-	__u32 size = tcp->doff * 4;
-
-	if (size < sizeof(*tcp) || BEFORE_TCP + size > skb->len)
-		size = sizeof(*tcp);
-	return (struct ours){ .headers = BEFORE_TCP + size, .metered = tcp->syn };
-}
-
-/* What arrives in user space: the kernel cuts large frames up on the way. An exact count, for a drift starves a guest. */
-static __always_inline __u32 segments(const struct __sk_buff *skb, __u32 headers)
-{
-	__u32 size = skb->gso_size;
-
-	if (!size || skb->len <= headers)
-		return 1;
-	return (skb->len - headers - 1) / size + 1;
-}
-
-/* Takes that much of the slot's credit, if it has it. */
-static __always_inline bool spend(struct credit *credit, __u32 amount)
-{
-	/* A look first: a flood shall not fight with user space over this line of memory. */
-	__u32 steered = *(volatile __u32 *)&credit->steered;
-	__u32 consumed = *(volatile __u32 *)&credit->consumed;
-
-	if (amount > CREDIT_SEGMENTS || (__s32)(steered + amount - consumed) > CREDIT_SEGMENTS)
-		return false;
-	steered = __sync_fetch_and_add(&credit->steered, amount);
-	if ((__s32)(steered + amount - consumed) <= CREDIT_SEGMENTS)
-		return true;
-	__sync_fetch_and_sub(&credit->steered, amount);
-	return false;
-}
-
-/* One from the slot's bucket, if there is one. Whoever loses against other processors that often is in a flood. */
-static __always_inline bool take_one(__u64 *empty_at)
-{
-	__u64 now = bpf_ktime_get_ns();
-
-#pragma unroll
-	for (int i = 0; i < BUCKET_ATTEMPTS; i++) {
-		__u64 old = *(volatile __u64 *)empty_at;
-		__u64 next = (old > now ? old : now) + BUCKET_INTERVAL;
-
-		if (next > now + BUCKET_BURST * BUCKET_INTERVAL)
-			return false;
-		if (__sync_val_compare_and_swap(empty_at, old, next) == old)
-			return true;
-	}
-	return false;
-}
-
-/* A tag beside a tag, or a service tag: the answer could not be given the same coat. */
-static __always_inline bool nested(struct __sk_buff *skb, const struct cursor *cursor)
-{
-	return cursor->tags || (skb->vlan_present && skb->vlan_proto != bpf_htons(ETH_P_8021Q));
 }
 
 static __always_inline int steer_ipv4(struct __sk_buff *skb, struct cursor *cursor, struct ours *ours)

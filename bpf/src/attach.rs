@@ -174,7 +174,8 @@ const ATTEMPTS: usize = 4;
 
 /// Makes sure of a pinned link of `target`: one that runs the program of `hook`, unless a live one is to be left.
 ///
-/// No lock is held while the kernel works, which takes it 15 ms a link: of two that make a link at once, one pins it.
+/// No lock is held while the kernel works, which takes it 15 ms a link: of two that make a link at once, one pins it and
+/// the other finds that.
 pub(crate) fn settle(
     pins: &Pins,
     target: &Target<'_>,
@@ -215,7 +216,7 @@ fn swap(path: &Path, hook: &mut impl Hook) -> Result<(), ReplaceError> {
 /// What became of a new link.
 enum Created {
     Pinned,
-    /// Another process has pinned one first; ours is gone again.
+    /// Another process has pinned one first, or has taken ours away; there is something new to look at.
     Outrun,
 }
 
@@ -235,10 +236,15 @@ fn create(pins: &Pins, target: &Target<'_>, path: &Path, hook: &mut impl Hook) -
     }
     Step::Pinned.taken();
     // The name was resolved after the caller looked; the interface itself says what it got.
-    if pins.clear_stale(target.program, target.ifindex)? {
-        return Err(AttachError::Renamed { name: target.name.to_owned(), expected: target.ifindex });
+    match pins.standing(target.program, target.ifindex)? {
+        Standing::Live => Ok(Created::Pinned),
+        Standing::Stale => {
+            pins.clear_stale(target.program, target.ifindex)?;
+            Err(AttachError::Renamed { name: target.name.to_owned(), expected: target.ifindex })
+        }
+        // Somebody has seen the same and was faster.
+        Standing::Absent | Standing::Foreign => Ok(Created::Outrun),
     }
-    Ok(Created::Pinned)
 }
 
 fn errno(why: &ProgramError) -> Option<Errno> {

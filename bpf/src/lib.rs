@@ -7,11 +7,13 @@
 //!
 //! In come interface names and indexes, and a socket. Out go frames for the metadata address, each with a [`Tag`] that
 //! says which [`Slot`] it came from, and counters for everything that was dropped on the way ([`Reason`]). The programs
-//! themselves are C, in `c/`; what they let pass and what they drop stands there and in `tests/verdicts.rs`.
+//! themselves are C, in `c/`; what they let pass and what they drop stands there and in `tests/verdicts`. What a guest
+//! may have on its way is bounded by [`Credit`], which the programs and user space keep together.
 //!
 //! Two lives are kept apart here. [`Pins`] are the links, in a BPF file system: they outlive the daemon, and a guest
 //! whose guard is pinned gets silence while nobody serves. A [`Datapath`] is one load of the programs with maps of its
-//! own: it dies with the daemon, and its successor's programs are swapped into the same links.
+//! own: it dies with the daemon, and its successor's programs are swapped into the same links. Without a daemon, [`Idle`]
+//! guards what is born meanwhile.
 //!
 //! Refused: kernels without tcx (before 6.6), generic XDP (it sees no redirected frame), and links that are not ours.
 #![deny(unsafe_code)]

@@ -87,7 +87,8 @@ impl Drop for Lock {
 ///
 /// Making one needs no right: the kernel pins nothing over a name that is taken. Removing is a look and a step, and in
 /// between another process could have put a fresh pin where the stale one was. So every removal looks again under this
-/// lock, and what it then sees stays so: a stale link never comes to life, and nobody else removes it.
+/// lock, and the pin it then sees is the one it removes. Should the interface come back from another network namespace
+/// that very moment, it is guarded anew like one that was born.
 #[derive(Debug)]
 pub(crate) struct Change {
     file: File,

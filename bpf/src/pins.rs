@@ -148,7 +148,7 @@ pub(crate) enum Standing {
     Absent,
     /// Its link runs there.
     Live,
-    /// Its link does not, and never will again.
+    /// Its link does not.
     Stale,
     /// It is a link for another hook: not ours.
     Foreign,
