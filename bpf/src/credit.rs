@@ -136,3 +136,90 @@ const _: fn() = || {
     fn assert_send<T: Send + Sync>() {}
     assert_send::<Credit>();
 };
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs::File;
+
+    /// Files in the place of the maps, and the programs' side of them.
+    struct Kernel {
+        maps: Maps<File>,
+        credits: Shared,
+        occupancy: Shared,
+        lost: Shared,
+    }
+
+    impl Kernel {
+        fn new() -> Self {
+            use std::os::fd::AsFd;
+            let file = |words: usize| {
+                let file = tempfile::tempfile().unwrap();
+                file.set_len(u64::try_from(words * 4).unwrap()).unwrap();
+                file
+            };
+            let maps = Maps { credits: file(SLOTS * STRIDE), occupancy: file(OCCUPANCY), lost: file(SLOTS * STRIDE) };
+            let share = |file: &File, words| Shared::map(file.as_fd(), words).unwrap();
+            let credits = share(&maps.credits, SLOTS * STRIDE);
+            let occupancy = share(&maps.occupancy, OCCUPANCY);
+            let lost = share(&maps.lost, SLOTS * STRIDE);
+            Self { maps, credits, occupancy, lost }
+        }
+
+        fn steer(&self, slot: Slot, segments: u32) {
+            self.credits.words()[steered(slot)].fetch_add(segments, Ordering::Relaxed);
+        }
+
+        fn shed(&self, slot: Slot, frames: u32) {
+            self.lost.words()[steered(slot)].fetch_add(frames, Ordering::Relaxed);
+            self.occupancy.words()[SHED].fetch_add(frames, Ordering::Relaxed);
+        }
+    }
+
+    fn slot(number: u16) -> Slot {
+        Slot::new(number).unwrap()
+    }
+
+    #[test]
+    fn what_is_outstanding_is_a_difference_of_its_slot_and_may_wrap() {
+        let kernel = Kernel::new();
+        let credit = Credit::map(&kernel.maps).unwrap();
+        for number in [0, 1, 4095] {
+            kernel.steer(slot(number), u32::MAX - 5);
+            credit.acknowledge(slot(number), u32::MAX - 9);
+            assert_eq!(credit.outstanding(slot(number)), 4);
+            kernel.steer(slot(number), 20);
+            assert_eq!(credit.outstanding(slot(number)), 24);
+            credit.acknowledge(slot(number), 25);
+            assert_eq!((credit.outstanding(slot(number)), credit.consumed(slot(number))), (-1, 15));
+        }
+        assert_eq!(credit.outstanding(slot(2)), 0);
+    }
+
+    #[test]
+    fn what_was_shed_goes_back_to_its_slots_once() {
+        let kernel = Kernel::new();
+        kernel.shed(slot(9), 7);
+        let mut credit = Credit::map(&kernel.maps).unwrap();
+        assert_eq!(credit.reclaim_lost(), 0, "shed before this handle was");
+        for round in 1..=3 {
+            kernel.shed(slot(9), 2);
+            kernel.shed(slot(4095), u32::MAX / 2);
+            assert_eq!(credit.reclaim_lost(), 2 + u64::from(u32::MAX / 2));
+            assert_eq!(credit.reclaim_lost(), 0);
+            assert_eq!(credit.consumed(slot(9)), 2 * round);
+        }
+    }
+
+    #[test]
+    fn chunks_are_counted_apart() {
+        let kernel = Kernel::new();
+        let credit = Credit::map(&kernel.maps).unwrap();
+        kernel.occupancy.words()[PASSED].store(3, Ordering::Relaxed);
+        credit.release_chunks(5);
+        assert_eq!(credit.chunks_outstanding(), -2);
+        kernel.occupancy.words()[PASSED].store(9, Ordering::Relaxed);
+        assert_eq!(credit.chunks_outstanding(), 4);
+    }
+}

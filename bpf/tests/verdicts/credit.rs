@@ -46,6 +46,21 @@ fn questions_that_cost_much_have_a_rate_of_their_own() {
 }
 
 #[test]
+fn counts_may_wrap() {
+    let datapath = served();
+    let credit = datapath.credit().unwrap();
+    credit.acknowledge(slot(), 0_u32.wrapping_sub(100));
+    assert_eq!(credit.outstanding(slot()), 100);
+    let _ = datapath.cost(Program::Steer, &Frame::tcp(GUEST, METADATA, 80, 0), 300);
+    assert_eq!(count(&datapath, Reason::SteerRedirected), 156);
+    assert_eq!(credit.outstanding(slot()), 256);
+    credit.acknowledge(slot(), 300);
+    assert_eq!(credit.outstanding(slot()), -44);
+    let _ = datapath.cost(Program::Steer, &Frame::tcp(GUEST, METADATA, 80, 0), 400);
+    assert_eq!(count(&datapath, Reason::SteerRedirected), 456);
+}
+
+#[test]
 fn a_frame_fills_as_much_of_the_ring_as_it_has_chunks() {
     let mut datapath = Datapath::load(DEVICE_A, epoch(), 64 + 9).unwrap();
     let mut credit = datapath.credit().unwrap();
