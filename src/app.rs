@@ -1,13 +1,16 @@
 //! The daemon: built, run, drained.
 //!
-//! In comes a checked configuration; out comes service until a signal. [`daemon`] has the order of it all, [`stack`]
-//! what happens to a request, [`guests`] who has a seat, [`guard`] the kernel programs' thread.
+//! In comes a checked configuration; out comes service until a signal. [`daemon`] has its life, [`session`] the
+//! order in which it begins to serve, [`stack`] what happens to a request, [`guests`] who has a seat, [`guard`] the kernel
+//! programs' thread.
 
 mod daemon;
 pub mod guard;
 pub mod guests;
+mod health;
 mod management;
 mod ring;
+mod session;
 pub mod stack;
 mod systemd;
 
@@ -27,6 +30,7 @@ pub fn describe() {
     pve_imds_transport::describe();
     pve_imds_middleware::telemetry::describe();
     backend::describe_metrics();
+    daemon::describe();
     guard::describe();
     guests::describe();
 }
@@ -57,7 +61,7 @@ pub fn rules(checked: &Checked) -> Rules {
 /// Serves `router` to every guest until `stop`.
 ///
 /// # Errors
-/// The daemon cannot start, or something it stands on is gone.
+/// The daemon cannot start.
 pub async fn serve<R: Answers>(
     checked: Checked,
     metrics: Metrics,
@@ -68,7 +72,7 @@ pub async fn serve<R: Answers>(
     let mut daemon = Daemon::start(&checked, rules, router).await?;
     daemon.open_management(&checked, metrics).await?;
     daemon.announce(&checked);
-    let outcome = daemon.run(stop).await;
+    daemon.run(stop).await;
     daemon.drain().await;
-    outcome
+    Ok(())
 }

@@ -8,3 +8,5 @@ pub mod app;
 pub mod cli;
 mod cmd;
 pub mod config;
+#[doc(hidden)]
+pub mod steps;

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod census;
 mod credit;
 mod datapath;
 mod error;
@@ -43,7 +44,7 @@ pub use error::{AttachError, LoadError, LockError, MapError, PinError};
 pub use idle::{Held, Idle};
 pub use loaded::Mode;
 pub use lock::Lock;
-pub use offload::disable_tx_checksum;
+pub use offload::{disable_tx_checksum, tx_checksum};
 pub use pins::{Pinned, Pins, Program};
 pub use reason::Reason;
 pub use step::Step;

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::sys;
 
+const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 
 /// Turns transmit checksum offload off, and with it segmentation offload: what `ethtool -K <name> tx off` does.
@@ -22,4 +23,15 @@ pub fn disable_tx_checksum(name: &str) -> io::Result<()> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     sys::ethtool(any, &name, ETHTOOL_STXCSUM, 0)?;
     Ok(())
+}
+
+/// Whether transmit checksum offload is on.
+///
+/// # Errors
+///
+/// As [`disable_tx_checksum`].
+pub fn tx_checksum(name: &str) -> io::Result<bool> {
+    let name = CString::new(name)?;
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    Ok(sys::ethtool(any, &name, ETHTOOL_GTXCSUM, 0)? != 0)
 }

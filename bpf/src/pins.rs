@@ -94,13 +94,13 @@ pub struct Pinned {
 
 /// What a file name in the directory says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PinName {
+pub(crate) enum PinName {
     Interface(u32, Program),
     Device(Program),
 }
 
 impl PinName {
-    fn parse(name: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         match name {
             "return" => return Some(Self::Device(Program::Return)),
             "funnel" => return Some(Self::Device(Program::Funnel)),
@@ -277,6 +277,10 @@ impl Pins {
         self.names()?.into_iter().try_for_each(|name| self.clear(name))
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where the link of `program` on `ifindex` is pinned.
     pub(crate) fn path(&self, program: Program, ifindex: u32) -> PathBuf {
         self.file(PinName::of(program, ifindex))
@@ -314,7 +318,7 @@ impl Pins {
     }
 
     /// The pins of ours.
-    fn names(&self) -> Result<Vec<PinName>, PinError> {
+    pub(crate) fn names(&self) -> Result<Vec<PinName>, PinError> {
         let entries = fs::read_dir(&self.dir).map_err(|why| self.unreadable(why))?;
         let names = entries.map(|entry| Ok(entry?.file_name().to_str().and_then(PinName::parse)));
         names.filter_map(Result::transpose).collect::<io::Result<_>>().map_err(|why| self.unreadable(why))

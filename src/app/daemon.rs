@@ -1,185 +1,180 @@
-//! The order in which the daemon starts, follows its interfaces and stops.
+//! The daemon's life: it starts, follows its interfaces, begins a new session when one is lost, and stops.
 //!
-//! Start, restart, upgrade and downgrade are one thing: lock; programs with new maps and the next epoch; socket; then the
-//! links of every interface that is pinned already, then `return`, and `funnel` last. Until then steered frames fall into
-//! an empty map and never into another guest's stack. Interfaces that were never guarded come after that, newest first.
-//! What is pinned stays when the daemon goes: guests get silence then, and nobody else's answer.
+//! What a session is and in which order it begins stands in [`session`](super::session). This is what goes on when one
+//! ends: a device that somebody removed, a socket that failed, a thread that died cost a new session and no restart.
 
-use std::collections::HashSet;
-use std::os::fd::AsFd;
 use std::pin::pin;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use metrics::{counter, describe_counter};
 use pve_imds_datasources::backends::pve::{Inventory, Watcher};
 use pve_imds_observability::Metrics;
-use pve_imds_transport::bpf::{Datapath, Epoch, Lock, LockError, Pins, Program};
-use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Seat, Xsk};
-use tokio::sync::mpsc;
+use pve_imds_transport::bpf::{Lock, LockError, Pins};
+use pve_imds_transport::{Devices, Links};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
 
-use super::guard::{self, Guard, Report};
-use super::guests::{Accept, Guests};
-use super::ring::Ring;
+use super::guests::Accept;
+use super::health::Health;
+use super::session::{Base, Broken, Session};
 use super::stack::{Answers, Node, Rules};
 use super::{management, systemd};
 use crate::config::Checked;
+use crate::steps::{Step, passed};
 
-/// How long answers under way may take when the daemon stops.
-const DRAIN: Duration = Duration::from_secs(2);
+/// How often our devices are looked at although nothing was heard of them: not everything about them is told.
+const TEND: Duration = Duration::from_millis(500);
+
+/// Before the second attempt to begin a new session; doubled each time.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+
+/// The longest time between two attempts.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Everything that runs.
 pub(super) struct Daemon<R> {
-    guests: Guests<R>,
-    guard: Guard,
-    reports: mpsc::UnboundedReceiver<Report>,
-    worker: JoinHandle<()>,
-    ring: Ring,
-    links: Links,
-    devices: Devices,
-    epoch: Epoch,
-    /// Held for as long as we serve.
-    _lock: Lock,
+    base: Base<R>,
+    /// `None` while a new one is being tried for.
+    session: Option<Session<R>>,
+    health: watch::Sender<Health>,
     /// Ends with us.
     _watcher: Watcher,
 }
 
 impl<R: Answers> Daemon<R> {
-    /// Starts to serve. When this returns, every interface that was guarded before is served again, and those that were
-    /// not are on the guard's list.
+    /// Starts to serve.
     pub(super) async fn start(checked: &Checked, rules: Rules, router: R) -> anyhow::Result<Self> {
         let pins = Pins::open(&checked.pin_dir)?;
-        let mut lock = take_lock(&pins).await?;
-        let epoch = lock.next_epoch()?;
+        let lock = take_lock(&pins).await?;
+        passed(Step::LockTaken);
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;
-        let mut links = Links::open().await.context("cannot list network interfaces")?;
-        let devices = Devices::ensure(&checked.device_prefix).await?;
-        let mut datapath = Datapath::load(devices.a.index, epoch, Xsk::RING)?;
-        let ring = Ring::start(devices.b.index, epoch, datapath.credit()?)
-            .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;
-        datapath.set_socket(ring.socket.as_fd())?;
-
-        let node = Node::new(inventory, rules, checked.emulation);
-        let accept = Accept { kinds: checked.accept_kinds.clone() };
-        let mut guests = Guests::new(accept, node, router, ring.guests.clone());
-        let unguarded = seat_present(&mut guests, &mut datapath, &pins, links.present())?;
-        datapath.attach_return(&pins, &devices.a.name)?;
-        datapath.attach_funnel(&pins, &devices.b.name)?;
-        devices.raise().await?;
-
-        let (guard, reports, worker) = Guard::start(datapath, pins).context("cannot start the guard's thread")?;
-        unguarded.into_iter().for_each(|(interface, seat)| guard.guard(interface, seat));
-        Ok(Self { guests, guard, reports, worker, ring, links, devices, epoch, _lock: lock, _watcher: watcher })
+        passed(Step::InventoryOpen);
+        let links = Links::open().await.context("cannot list network interfaces")?;
+        passed(Step::LinksListed);
+        let mut base = Base {
+            device_prefix: checked.device_prefix.clone(),
+            accept: Accept { kinds: checked.accept_kinds.clone() },
+            node: Node::new(inventory, rules, checked.emulation),
+            router,
+            pins,
+            lock,
+            links,
+            fresh: None,
+        };
+        let session = Session::open(&mut base).await?;
+        let health = watch::Sender::new(Health::of(&session));
+        Ok(Self { base, session: Some(session), health, _watcher: watcher })
     }
 
     /// Opens the node's side, if the configuration has one.
     pub(super) async fn open_management(&self, checked: &Checked, metrics: Metrics) -> anyhow::Result<()> {
         let Some(address) = checked.management else { return Ok(()) };
-        let (bound, management) = management::bind(address, metrics, self.guard.clone())
+        let (bound, management) = management::bind(address, metrics, self.health.subscribe())
             .await
             .with_context(|| format!("cannot listen on {address} (management.listen)"))?;
         tracing::info!(%bound, "metrics and health");
         tokio::spawn(management);
+        passed(Step::ManagementOpen);
         Ok(())
     }
 
     /// Tells systemd and the log.
     pub(super) fn announce(&self, checked: &Checked) {
         tokio::spawn(systemd::watchdog());
-        systemd::ready(self.guests.count());
-        let guests = self.guests.count();
-        tracing::info!(guests, epoch = self.epoch.number(), node = checked.node_name, "serving");
+        let Some(session) = &self.session else { return };
+        let guests = session.guests.count();
+        systemd::ready(guests);
+        tracing::info!(guests, epoch = session.epoch.number(), node = checked.node_name, "serving");
+        passed(Step::Ready);
     }
 
-    /// Follows the interfaces until `stop`, or until something we stand on is gone.
-    pub(super) async fn run(&mut self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+    /// Follows the interfaces until `stop`.
+    pub(super) async fn run(&mut self, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
-        loop {
-            tokio::select! {
-                event = self.links.next() => self.follow(event.context("cannot follow network interfaces")?)?,
-                Some(report) = self.reports.recv() => self.guests.reported(report),
-                end = &mut self.ring.ended => match end {
-                    Ok(Err(error)) => return Err(anyhow::Error::new(error).context("the AF_XDP socket is gone")),
-                    _ => anyhow::bail!("the ring's thread ended"),
+        let mut beat = tokio::time::interval(TEND);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // `None` only once we were asked to stop in the middle of a rebuild.
+        while let Some(session) = &mut self.session {
+            let lost = tokio::select! {
+                event = self.base.links.next() => session.follow(event).await,
+                report = session.reports.recv() => match report {
+                    Some(report) => {
+                        session.guests.reported(report);
+                        None
+                    }
+                    None => Some(Broken::Guard),
                 },
-                () = &mut stop => return Ok(()),
+                end = &mut session.ring.ended => match end {
+                    Ok(Err(error)) => Some(Broken::Socket(error)),
+                    _ => Some(Broken::Ring),
+                },
+                _ = beat.tick() => session.tend().await,
+                () = &mut stop => return,
+            };
+            if let Some(lost) = lost {
+                tokio::select! {
+                    () = self.begin_anew(lost) => beat.reset_immediately(),
+                    () = &mut stop => return,
+                }
             }
         }
     }
 
-    fn follow(&mut self, event: LinkEvent) -> anyhow::Result<()> {
-        match event {
-            LinkEvent::Appeared(interface) => {
-                if let Some(seat) = self.guests.appeared(&interface) {
-                    self.guard.guard(interface, seat);
-                    systemd::guests(self.guests.count());
+    /// A new session in the place of a lost one, however often that must be tried. Guests get silence meanwhile.
+    async fn begin_anew(&mut self, lost: Broken) {
+        let begun = Instant::now();
+        let Some(session) = self.session.take() else { return };
+        passed(Step::RebuildBegun);
+        self.health.send_replace(Health::rebuilding(lost.word()));
+        // Its ring and its thread end before anything else, so that nobody acts on what is gone.
+        let (lost, left) = session.abort(lost).await;
+        let reason = lost.word();
+        tracing::warn!(reason, %lost, "the datapath is lost; rebuilding it");
+        systemd::rebuilding();
+        let mut patience = FIRST_RETRY;
+        for attempt in 1.. {
+            match self.open_instead_of(left.as_ref()).await {
+                Ok(session) => {
+                    let guests = session.guests.count();
+                    self.health.send_replace(Health::of(&session));
+                    self.session = Some(session);
+                    systemd::guests(guests);
+                    counter!(REBUILDS, "reason" => reason).increment(1);
+                    let took = begun.elapsed();
+                    tracing::warn!(reason, attempt, guests, ?took, "the datapath is rebuilt");
+                    passed(Step::RebuildDone);
+                    return;
                 }
-            }
-            LinkEvent::Vanished(interface) if self.devices.include(interface.index) => {
-                anyhow::bail!("{} is gone; a restart makes it anew", interface.name);
-            }
-            LinkEvent::Vanished(interface) => {
-                if let Some(seat) = self.guests.vanished(&interface) {
-                    self.guard.release(interface, seat);
-                    systemd::guests(self.guests.count());
+                Err(error) => {
+                    counter!(FAILURES).increment(1);
+                    let error = super::guard::chain(error.as_ref());
+                    tracing::error!(reason, attempt, error, "the datapath cannot be rebuilt; trying again");
+                    self.health.send_replace(Health::failing(reason, error));
+                    tokio::time::sleep(patience).await;
+                    patience = (patience * 2).min(RETRY);
                 }
             }
         }
-        Ok(())
+    }
+
+    async fn open_instead_of(&mut self, left: Option<&Devices>) -> anyhow::Result<Session<R>> {
+        if let Some(devices) = left {
+            devices.discard().await?;
+            passed(Step::DevicesDiscarded);
+        }
+        Session::open(&mut self.base).await
     }
 
     /// Lets answers under way finish, then ends every thread. Pins stay.
     pub(super) async fn drain(self) {
         systemd::stopping();
-        let guests = self.guests;
-        tracing::info!(connections = guests.connections(), "stopping; guarded interfaces stay guarded");
-        guests.drain();
-        let drained = tokio::time::timeout(DRAIN, async {
-            while guests.connections() > 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        });
-        if drained.await.is_err() {
-            tracing::warn!(connections = guests.connections(), "answers under way were cut off");
-        }
-        drop(guests);
-        self.ring.stop();
-        self.guard.end();
-        if self.worker.join().is_err() {
-            tracing::error!("the guard's thread panicked");
-        }
+        passed(Step::Stopping);
+        let Some(session) = self.session else { return };
+        let connections = session.guests.connections();
+        tracing::info!(connections, "stopping; guarded interfaces stay guarded");
+        session.drain().await;
     }
-}
-
-/// Seats every guest that is there, and guards at once those that were guarded before: swapping a pinned link takes
-/// microseconds. The others, for which the kernel needs milliseconds, come back.
-fn seat_present<R: Answers>(
-    guests: &mut Guests<R>,
-    datapath: &mut Datapath,
-    pins: &Pins,
-    present: Vec<Interface>,
-) -> anyhow::Result<Vec<(Interface, Seat)>> {
-    let alive: HashSet<u32> = present.iter().map(|interface| interface.index).collect();
-    pins.sweep(|index| alive.contains(&index))?;
-    let steered = pins.list()?.into_iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
-    let pinned: HashSet<u32> = steered.map(|pin| pin.ifindex).collect();
-    let mut unguarded = Vec::new();
-    for interface in present {
-        let Some(seat) = guests.appeared(&interface) else { continue };
-        if !pinned.contains(&interface.index) {
-            unguarded.push((interface, seat));
-            continue;
-        }
-        match guard::guard(datapath, pins, &interface, seat) {
-            Ok(swap) => guests.reported(Report::Guarded(interface, swap)),
-            // Its old programs drop meanwhile.
-            Err(error) => {
-                guests.reported(Report::Failed(interface.clone(), error));
-                unguarded.push((interface, seat));
-            }
-        }
-    }
-    Ok(unguarded)
 }
 
 /// The lock. A command that looks at the guard holds it for a moment; a daemon holds it for good.
@@ -191,4 +186,17 @@ async fn take_lock(pins: &Pins) -> Result<Lock, LockError> {
         }
     }
     pins.lock()
+}
+
+const REBUILDS: &str = "pve_imds_datapath_rebuilds_total";
+const FAILURES: &str = "pve_imds_datapath_rebuild_failures_total";
+
+/// Describes the metrics of this room. Call once after the recorder is installed.
+pub(super) fn describe() {
+    describe_counter!(REBUILDS, "Sessions that were begun anew in the place of a lost one, by what was lost");
+    describe_counter!(FAILURES, "Attempts at that which failed");
+    for reason in Broken::WORDS {
+        counter!(REBUILDS, "reason" => reason).absolute(0);
+    }
+    counter!(FAILURES).absolute(0);
 }

@@ -45,8 +45,19 @@ pub struct Guests<R> {
     router: R,
     ring: Seats,
     slots: Slots,
-    seated: HashMap<u32, (Interface, Seat)>,
+    seated: HashMap<u32, Seated>,
     drain: watch::Sender<bool>,
+}
+
+/// Someone who has a seat.
+#[derive(Clone, Debug)]
+pub struct Seated {
+    /// On this interface.
+    pub interface: Interface,
+    /// This one.
+    pub seat: Seat,
+    /// It has been guarded since it came.
+    guarded: bool,
 }
 
 impl<R: Answers> Guests<R> {
@@ -57,9 +68,12 @@ impl<R: Answers> Guests<R> {
         Self { accept, node, router, ring, slots, seated: HashMap::new(), drain: watch::Sender::new(false) }
     }
 
-    /// An interface appeared. If it is a guest's: its seat, for the guard.
+    /// An interface appeared. If it is a guest's: its seat, for the guard. One that is known has the seat it had.
     pub fn appeared(&mut self, interface: &Interface) -> Option<Seat> {
         let tap = self.accept.tap(interface)?;
+        if let Some(known) = self.seated.get(&interface.index).filter(|known| known.interface == *interface) {
+            return Some(known.seat);
+        }
         let Some(seat) = self.slots.take() else {
             tracing::error!(tap = %interface.name, "no seat left; the guest is not served");
             return None;
@@ -67,7 +81,7 @@ impl<R: Answers> Guests<R> {
         let link = Link { tap, index: interface.index };
         let service = ServiceBuilder::new().map_request(adopt).service(stack(&self.node, link, self.router.clone()));
         self.ring.add(seat, Box::new(Server::new(service, self.drain.subscribe())));
-        self.seated.insert(interface.index, (interface.clone(), seat));
+        self.seated.insert(interface.index, Seated { interface: interface.clone(), seat, guarded: false });
         self.show();
         tracing::debug!(tap = %interface.name, index = interface.index, vmid = %tap.vmid, "interface appeared");
         Some(seat)
@@ -75,7 +89,7 @@ impl<R: Answers> Guests<R> {
 
     /// An interface vanished. If it was a guest's: the seat it had, for the guard.
     pub fn vanished(&mut self, interface: &Interface) -> Option<Seat> {
-        let (_, seat) = self.seated.remove(&interface.index)?;
+        let Seated { seat, .. } = self.seated.remove(&interface.index)?;
         self.ring.remove(seat);
         self.show();
         tracing::info!(tap = %interface.name, index = interface.index, "interface vanished");
@@ -87,8 +101,12 @@ impl<R: Answers> Guests<R> {
         match report {
             Report::Guarded(interface, swap) => {
                 counter!(ATTACHMENTS, "result" => "guarded").increment(1);
-                let vmid = TapName::parse(&interface.name).map(|tap| tap.vmid.get());
-                tracing::info!(tap = %interface.name, vmid, index = interface.index, ?swap, "guarded and served");
+                // Whoever is guarded once more (after lost events) needs no second line for it.
+                let seated = self.seated.get_mut(&interface.index);
+                if seated.is_some_and(|seated| !std::mem::replace(&mut seated.guarded, true)) {
+                    let vmid = TapName::parse(&interface.name).map(|tap| tap.vmid.get());
+                    tracing::info!(tap = %interface.name, vmid, index = interface.index, ?swap, "guarded and served");
+                }
             }
             // A guest that is gone before its turn is no failure.
             Report::Failed(interface, error) if self.seated.contains_key(&interface.index) => {
@@ -98,6 +116,14 @@ impl<R: Answers> Guests<R> {
             Report::Failed(..) => {}
             Report::Released(seat) => self.slots.free(seat),
         }
+    }
+
+    /// Everyone, the oldest interface first.
+    #[must_use]
+    pub fn seated(&self) -> Vec<Seated> {
+        let mut seated: Vec<_> = self.seated.values().cloned().collect();
+        seated.sort_unstable_by_key(|seated| seated.interface.index);
+        seated
     }
 
     /// How many there are.

@@ -19,9 +19,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pve_imds_observability::Metrics;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
-use super::guard::Guard;
+use super::health::Health;
 
 /// Scrapers come one at a time; more than this is somebody's mistake.
 const CONNECTIONS: usize = 32;
@@ -39,14 +39,14 @@ const WHOLE_TIME: Duration = Duration::from_secs(10);
 pub(super) async fn bind(
     address: SocketAddr,
     metrics: Metrics,
-    guard: Guard,
+    health: watch::Receiver<Health>,
 ) -> io::Result<(SocketAddr, impl Future<Output = Infallible> + Send)> {
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
-    Ok((bound, serve(listener, metrics, guard)))
+    Ok((bound, serve(listener, metrics, health)))
 }
 
-async fn serve(listener: TcpListener, metrics: Metrics, guard: Guard) -> Infallible {
+async fn serve(listener: TcpListener, metrics: Metrics, health: watch::Receiver<Health>) -> Infallible {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Never closed, so a place always comes.
@@ -59,11 +59,11 @@ async fn serve(listener: TcpListener, metrics: Metrics, guard: Guard) -> Infalli
                 continue;
             }
         };
-        let (metrics, guard) = (metrics.clone(), guard.clone());
+        let (metrics, health) = (metrics.clone(), health.clone());
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let (metrics, guard) = (metrics.clone(), guard.clone());
-                async move { Ok::<_, Infallible>(answer(&request, &metrics, &guard).await) }
+                let (metrics, health) = (metrics.clone(), health.clone());
+                async move { Ok::<_, Infallible>(answer(&request, &metrics, &health).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -80,19 +80,22 @@ async fn serve(listener: TcpListener, metrics: Metrics, guard: Guard) -> Infalli
     }
 }
 
-async fn answer(request: &Request<Incoming>, metrics: &Metrics, guard: &Guard) -> Response<Full<Bytes>> {
+async fn answer(
+    request: &Request<Incoming>,
+    metrics: &Metrics,
+    health: &watch::Receiver<Health>,
+) -> Response<Full<Bytes>> {
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
-            guard.count().await;
+            Health::count(health).await;
             reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics.render())
         }
-        // This thread lives, or nobody would answer; the ring's end is the process's end; the worker is asked.
         (&Method::GET | &Method::HEAD, "/healthz") => {
-            let (status, text) = match guard.count().await {
-                true => (StatusCode::OK, "ok\n"),
-                false => (StatusCode::SERVICE_UNAVAILABLE, "the guard's thread is gone; restart\n"),
+            let (status, text) = match Health::wrong(health).await {
+                None => (StatusCode::OK, "ok\n".to_owned()),
+                Some(wrong) => (StatusCode::SERVICE_UNAVAILABLE, wrong.replace('\n', " ") + "\n"),
             };
-            reply(status, "text/plain; charset=utf-8", text.to_owned())
+            reply(status, "text/plain; charset=utf-8", text)
         }
         (_, "/metrics" | "/healthz") => reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", String::new()),
         _ => reply(StatusCode::NOT_FOUND, "text/plain", "try /metrics or /healthz\n".to_owned()),

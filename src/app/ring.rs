@@ -4,6 +4,7 @@
 //! frames; what is slow runs elsewhere. In comes the index of the device to bind; out come a handle to say which guests
 //! there are and the socket to be put into the map that `funnel` redirects to.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
@@ -32,15 +33,18 @@ fn mend(error: &io::Error) -> &'static str {
 /// ENOBUFS: the kernel's word for RLIMIT_MEMLOCK here.
 const NO_BUFFER_SPACE: i32 = 105;
 
-/// A running ring.
+/// A running ring. Dropping it ends it at once, without waiting for that.
 #[derive(Debug)]
 pub(super) struct Ring {
-    /// Says which guests there are. The ring ends when the last of its kind is dropped.
+    /// Says which guests there are. The ring ends when the last of its kind is dropped and what is under way has
+    /// arrived.
     pub guests: Guests,
     /// Another descriptor of the socket.
     pub socket: OwnedFd,
     /// How the ring ended.
     pub ended: oneshot::Receiver<io::Result<()>>,
+    /// Never used: the ring ends at once when it is gone.
+    life: oneshot::Sender<Infallible>,
     thread: JoinHandle<()>,
 }
 
@@ -52,8 +56,9 @@ impl Ring {
     pub(super) fn start(device: u32, epoch: Epoch, credit: Credit) -> io::Result<Self> {
         let (bound, binding) = std::sync::mpsc::channel();
         let (end, ended) = oneshot::channel();
+        let (life, death) = oneshot::channel();
         let thread = std::thread::Builder::new().name("ring".into()).spawn(move || {
-            let result = run(device, epoch, credit, &bound);
+            let result = run(device, epoch, credit, &bound, death);
             match result {
                 // Nobody waits for how it ended when the daemon stops.
                 Ok(ended) => drop(end.send(ended)),
@@ -61,15 +66,25 @@ impl Ring {
             }
         })?;
         let (guests, socket) = binding.recv().map_err(|_| io::Error::other("the ring's thread died"))??;
-        Ok(Self { guests, socket, ended, thread })
+        Ok(Self { guests, socket, ended, life, thread })
     }
 
-    /// Lets the ring end: after this nobody reads frames any more.
+    /// Lets the ring end: answers under way arrive, or have their time. After this nobody reads frames any more.
     pub(super) fn stop(self) {
         drop(self.guests);
-        if self.thread.join().is_err() {
-            tracing::error!("the ring's thread panicked");
-        }
+        join(self.thread);
+    }
+
+    /// Ends the ring now, with every connection in it. After this the socket is gone.
+    pub(super) fn abort(self) {
+        drop(self.life);
+        join(self.thread);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("the ring's thread panicked");
     }
 }
 
@@ -80,6 +95,7 @@ fn run(
     epoch: Epoch,
     credit: Credit,
     bound: &std::sync::mpsc::Sender<Bound>,
+    death: oneshot::Receiver<Infallible>,
 ) -> io::Result<io::Result<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -88,7 +104,10 @@ fn run(
         let (driver, guests) = Driver::new(Xsk::new(socket, credit), epoch, entropy);
         // The starter is gone only if it gave up waiting; then the missing handle ends the driver.
         let _ = bound.send(Ok((guests, duplicate)));
-        Ok(driver.run().await)
+        tokio::select! {
+            ended = driver.run() => Ok(ended),
+            _ = death => Ok(Ok(())),
+        }
     })
 }
 

@@ -16,6 +16,11 @@ pub(super) fn guests(guests: usize) {
     tell(&[NotifyState::Status(&status(guests))]);
 }
 
+/// Nobody is served until the number is told again.
+pub(super) fn rebuilding() {
+    tell(&[NotifyState::Status("rebuilding the datapath")]);
+}
+
 /// No new connections from here on.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing answers")]);

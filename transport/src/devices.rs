@@ -4,14 +4,21 @@
 //! ARP, no IPv6 of their own, and they are up only after their programs are attached ([`Devices::raise`]). A pair that
 //! an earlier run left is used again, so that its programs keep dropping meanwhile; anything else under these names is
 //! an error, not ours to delete.
+//!
+//! Others can change them as they can everything on the node. [`Devices::tend`] puts right what can be put right and
+//! says of the rest that the pair is lost ([`ends::judge`] has the table); a lost pair is left ([`Devices::discard`])
+//! and another one made.
+
+mod ends;
 
 use std::io;
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkInfo, LinkMessage,
-};
+use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use ends::End;
+pub use ends::{Change, Loss};
 
 /// Large enough for any super frame a guest sends; the kernel's maximum for veth is a little more.
 const MTU: u32 = 65_521;
@@ -32,6 +39,17 @@ pub struct Device {
     pub name: String,
     /// Kernel index.
     pub index: u32,
+}
+
+/// How the pair was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pair {
+    /// As it must be.
+    Well,
+    /// With these things wrong, all of which can be put right.
+    Changed(Vec<(Device, Change)>),
+    /// Not to be used any more.
+    Lost(Loss),
 }
 
 /// Why the pair cannot be had.
@@ -57,29 +75,27 @@ pub enum DeviceError {
     },
 }
 
+/// Putting one thing right can bring another one back (an MTU that is raised again brings IPv6 with it), so the pair is
+/// looked at until nothing is wrong, but not for ever: somebody may be changing it all the time.
+const LOOKS: usize = 4;
+
 impl Devices {
     /// The pair `<prefix>a`, `<prefix>b`: found, or made and left down.
     ///
     /// # Errors
     /// See [`DeviceError`].
     pub async fn ensure(prefix: &str) -> Result<Self, DeviceError> {
-        let (a, b) = (format!("{prefix}a"), format!("{prefix}b"));
-        let (connection, handle, _) =
-            rtnetlink::new_connection().map_err(|source| kernel("reach netlink for", &a, source))?;
-        let worker = tokio::spawn(connection);
-        let devices = Self::ensure_with(&handle, a, b).await;
-        worker.abort();
-        devices
+        let netlink = Netlink::open(prefix)?;
+        Self::ensure_with(&netlink.handle, format!("{prefix}a"), format!("{prefix}b")).await
     }
 
     async fn ensure_with(handle: &Handle, a: String, b: String) -> Result<Self, DeviceError> {
-        let found = match (find(handle, &a).await?, find(handle, &b).await?) {
+        let found = match (by_name(handle, &a).await?, by_name(handle, &b).await?) {
             (Some(end_a), Some(end_b)) if end_a.is_veth_to(&end_b) && end_b.is_veth_to(&end_a) => Some((end_a, end_b)),
             (None, None) => None,
             // One end alone under our name is what a rename or a move left of our pair; the other end goes with it.
             (Some(end), None) | (None, Some(end)) if end.veth => {
-                let gone = handle.link().del(end.index).execute().await;
-                gone.map_err(|error| kernel("remove what is left of", &a, io::Error::other(error)))?;
+                remove(handle, &end).await?;
                 None
             }
             (Some(_), _) => return Err(DeviceError::Foreign { name: a }),
@@ -89,18 +105,25 @@ impl Devices {
             Some(ends) => ends,
             None => make(handle, &a, &b).await?,
         };
-        for (name, end) in [(&a, &end_a), (&b, &end_b)] {
-            quieten(handle, name, end.index).await?;
+        let devices = Self { a: end_a.device(), b: end_b.device() };
+        for end in [&devices.a, &devices.b] {
+            quieten(handle, end).await?;
         }
-        pve_imds_bpf::disable_tx_checksum(&a).map_err(|source| kernel("switch off checksum offload of", &a, source))?;
-        let device = |name, end: End| Device { name, index: end.index };
-        Ok(Self { a: device(a, end_a), b: device(b, end_b) })
+        let failed = |source| kernel("switch off checksum offload of", &a, source);
+        pve_imds_bpf::disable_tx_checksum(&a).map_err(failed)?;
+        Ok(devices)
     }
 
     /// Whether an interface is one of ours.
     #[must_use]
     pub fn include(&self, index: u32) -> bool {
-        [self.a.index, self.b.index].contains(&index)
+        self.indexes().contains(&index)
+    }
+
+    /// Their indexes.
+    #[must_use]
+    pub fn indexes(&self) -> [u32; 2] {
+        [self.a.index, self.b.index]
     }
 
     /// Sets both ends up. Call it when all programs are attached.
@@ -108,28 +131,98 @@ impl Devices {
     /// # Errors
     /// See [`DeviceError`].
     pub async fn raise(&self) -> Result<(), DeviceError> {
-        let (connection, handle, _) =
-            rtnetlink::new_connection().map_err(|source| kernel("reach netlink for", &self.a.name, source))?;
-        let worker = tokio::spawn(connection);
+        let netlink = Netlink::open(&self.a.name)?;
         for device in [&self.b, &self.a] {
             let up = LinkUnspec::new_with_index(device.index).up().build();
-            set(&handle, "set up", &device.name, up).await?;
+            set(&netlink.handle, "set up", &device.name, up).await?;
         }
-        worker.abort();
+        Ok(())
+    }
+
+    /// Looks at a pair that was raised, and puts right what somebody has changed: returns what that was.
+    ///
+    /// # Errors
+    /// The kernel refused to tell or to change something.
+    pub async fn tend(&self) -> Result<Pair, DeviceError> {
+        let netlink = Netlink::open(&self.a.name)?;
+        let mut found = Vec::new();
+        for _ in 0..LOOKS {
+            let wrong = match self.look_with(&netlink.handle).await? {
+                Pair::Well => break,
+                Pair::Changed(wrong) => wrong,
+                Pair::Lost(loss) => return Ok(Pair::Lost(loss)),
+            };
+            for device in [&self.a, &self.b] {
+                let here = wrong.iter().filter(|(other, _)| other == device);
+                let changes: Vec<Change> = here.map(|(_, change)| *change).collect();
+                if !changes.is_empty() {
+                    mend(&netlink.handle, device, &changes).await?;
+                }
+            }
+            found.extend(wrong);
+        }
+        Ok(if found.is_empty() { Pair::Well } else { Pair::Changed(found) })
+    }
+
+    /// Looks at a pair that was raised, and changes nothing.
+    ///
+    /// # Errors
+    /// The kernel refused to tell.
+    pub async fn look(&self) -> Result<Pair, DeviceError> {
+        let netlink = Netlink::open(&self.a.name)?;
+        self.look_with(&netlink.handle).await
+    }
+
+    async fn look_with(&self, handle: &Handle) -> Result<Pair, DeviceError> {
+        let mut wrong = Vec::new();
+        for (device, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
+            let Some(mut end) = by_index(handle, device).await? else { return Ok(Pair::Lost(Loss::Gone)) };
+            end.ipv6 = has_ipv6(&end.name);
+            // Of the two only `a` has frames of the kernel's to sum.
+            end.offload = device == &self.a && pve_imds_bpf::tx_checksum(&end.name).unwrap_or(false);
+            match ends::judge(device, peer.index, &end) {
+                Ok(changes) => wrong.extend(changes.into_iter().map(|change| (device.clone(), change))),
+                Err(loss) => return Ok(Pair::Lost(loss)),
+            }
+        }
+        Ok(if wrong.is_empty() { Pair::Well } else { Pair::Changed(wrong) })
+    }
+
+    /// Takes away what is left of a lost pair, wherever its names have gone. An end in another namespace goes with the
+    /// one that is here.
+    ///
+    /// # Errors
+    /// The kernel refused. That nothing is left is none.
+    pub async fn discard(&self) -> Result<(), DeviceError> {
+        let netlink = Netlink::open(&self.a.name)?;
+        for (device, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
+            // An index can be somebody else's by now; only with its peer is it our pair.
+            let left = by_index(&netlink.handle, device).await?;
+            if let Some(end) = left.filter(|end| end.veth && end.peer == Some(peer.index)) {
+                remove(&netlink.handle, &end).await?;
+            }
+        }
         Ok(())
     }
 }
 
-/// One end as the kernel describes it.
-struct End {
-    index: u32,
-    peer: Option<u32>,
-    veth: bool,
+/// A netlink connection that ends with its owner.
+struct Netlink {
+    handle: Handle,
+    connection: tokio::task::JoinHandle<()>,
 }
 
-impl End {
-    fn is_veth_to(&self, other: &Self) -> bool {
-        self.veth && self.peer == Some(other.index)
+impl Netlink {
+    fn open(name: &str) -> Result<Self, DeviceError> {
+        let (connection, handle, _) =
+            rtnetlink::new_connection().map_err(|source| kernel("reach netlink for", name, source))?;
+        Ok(Self { handle, connection: tokio::spawn(connection) })
+    }
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.connection.abort();
     }
 }
 
@@ -137,55 +230,83 @@ fn kernel(action: &'static str, name: &str, source: impl Into<io::Error>) -> Dev
     DeviceError::Kernel { action, name: name.to_owned(), source: source.into() }
 }
 
-async fn find(handle: &Handle, name: &str) -> Result<Option<End>, DeviceError> {
-    let links = handle.link().get().match_name(name.to_owned()).execute().try_collect::<Vec<_>>().await;
-    match links {
-        Ok(links) => Ok(links.first().map(describe)),
-        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -NO_SUCH_DEVICE => Ok(None),
+async fn by_name(handle: &Handle, name: &str) -> Result<Option<End>, DeviceError> {
+    find(handle.link().get().match_name(name.to_owned()), name).await
+}
+
+async fn by_index(handle: &Handle, device: &Device) -> Result<Option<End>, DeviceError> {
+    find(handle.link().get().match_index(device.index), &device.name).await
+}
+
+async fn find(request: rtnetlink::LinkGetRequest, name: &str) -> Result<Option<End>, DeviceError> {
+    match request.execute().try_collect::<Vec<_>>().await {
+        Ok(links) => Ok(links.first().map(End::read)),
+        Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(kernel("look up", name, io::Error::other(error))),
     }
 }
 
-/// ENODEV, as netlink reports an unknown name.
+/// ENODEV, as netlink reports an unknown name or index.
 const NO_SUCH_DEVICE: i32 = 19;
 
-fn describe(link: &LinkMessage) -> End {
-    let mut end = End { index: link.header.index, peer: None, veth: false };
-    for attribute in &link.attributes {
-        match attribute {
-            LinkAttribute::Link(peer) => end.peer = Some(*peer),
-            LinkAttribute::LinkInfo(infos) => end.veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
-            _ => {}
-        }
-    }
-    end
+fn is_gone(error: &rtnetlink::Error) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(error) if error.raw_code() == -NO_SUCH_DEVICE)
 }
 
 async fn make(handle: &Handle, a: &str, b: &str) -> Result<(End, End), DeviceError> {
     let pair = LinkVeth::new(a, b).build();
     handle.link().add(pair).execute().await.map_err(|error| kernel("make", a, io::Error::other(error)))?;
-    match (find(handle, a).await?, find(handle, b).await?) {
+    match (by_name(handle, a).await?, by_name(handle, b).await?) {
         (Some(end_a), Some(end_b)) => Ok((end_a, end_b)),
         _ => Err(kernel("find", a, io::Error::from(io::ErrorKind::NotFound))),
     }
 }
 
-/// Nothing but our frames: no ARP, no IPv6 address or solicitation of its own, whatever the system's defaults are.
-async fn quieten(handle: &Handle, name: &str, index: u32) -> Result<(), DeviceError> {
+async fn remove(handle: &Handle, end: &End) -> Result<(), DeviceError> {
+    match handle.link().del(end.index).execute().await {
+        Err(error) if !is_gone(&error) => Err(kernel("remove what is left of", &end.name, io::Error::other(error))),
+        _ => Ok(()),
+    }
+}
+
+/// Nothing but our frames: no ARP, no IPv6 address or solicitation of its own, whatever the system's defaults are, and
+/// no bridge, which would let guests reach it past `steer`.
+async fn quieten(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
     let no_addresses = vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)])];
     let quiet = LinkMessageBuilder::<LinkUnspec>::default()
-        .index(index)
+        .index(device.index)
         .arp(false)
         .mtu(MTU)
+        .nocontroller()
         .append_extra_attribute(LinkAttribute::AfSpecUnspec(no_addresses))
         .build();
-    set(handle, "configure", name, quiet).await?;
-    let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
-    match std::fs::write(switch, "1") {
+    set(handle, "configure", &device.name, quiet).await?;
+    match std::fs::write(ipv6_switch(&device.name), "1") {
         // Without IPv6 in the kernel there is nothing to switch off.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|source| kernel("switch off IPv6 of", name, source)),
+        other => other.map_err(|source| kernel("switch off IPv6 of", &device.name, source)),
     }
+}
+
+async fn mend(handle: &Handle, device: &Device, changes: &[Change]) -> Result<(), DeviceError> {
+    quieten(handle, device).await?;
+    if changes.contains(&Change::Offload) {
+        let failed = |source| kernel("switch off checksum offload of", &device.name, source);
+        pve_imds_bpf::disable_tx_checksum(&device.name).map_err(failed)?;
+    }
+    if changes.contains(&Change::Down) {
+        let up = LinkUnspec::new_with_index(device.index).up().build();
+        set(handle, "set up", &device.name, up).await?;
+    }
+    Ok(())
+}
+
+fn ipv6_switch(name: &str) -> String {
+    format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
+}
+
+fn has_ipv6(name: &str) -> bool {
+    std::fs::read_to_string(ipv6_switch(name)).is_ok_and(|switch| switch.trim() == "0")
 }
 
 async fn set(handle: &Handle, action: &'static str, name: &str, message: LinkMessage) -> Result<(), DeviceError> {

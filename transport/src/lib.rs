@@ -37,7 +37,7 @@ mod wire;
 mod xsk;
 
 pub use afxdp::Xsk;
-pub use devices::{Device, DeviceError, Devices};
+pub use devices::{Change, Device, DeviceError, Devices, Loss, Pair};
 pub use driver::{Driver, entropy};
 pub use ether::{METADATA_IP, METADATA_PORT};
 pub use links::{Interface, LinkEvent, Links};

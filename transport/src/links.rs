@@ -1,18 +1,28 @@
 //! Which network interfaces there are, and when one appears or vanishes (rtnetlink(7)).
 //!
-//! Out comes a stream of [`LinkEvent`]s, present interfaces first. A rename is a death and a birth, a new interface
-//! under an old index too. Messages that speak of bridge ports (family `AF_BRIDGE`) are refused: leaving a bridge is
-//! no death. When the kernel had to drop messages everything is listed anew and the difference reported.
+//! Out comes a stream of [`LinkEvent`]s, present interfaces first; what counts as a birth and a death is decided in
+//! [`known`]. Of interfaces that are watched ([`Links::watch`]) every change is told, of the others only those two.
+//! Refused are messages that speak of bridge ports (family `AF_BRIDGE`): leaving a bridge is no death.
+//!
+//! The stream never ends. When the kernel had to drop messages (its buffer for us is finite, and we may be stopped for
+//! longer than it lasts), or netlink fails in any other way, the subscription is opened anew, everything is listed
+//! anew, and the difference comes as ordinary events followed by [`LinkEvent::Relisted`].
 
-use std::collections::{HashMap, VecDeque};
+mod known;
+
+use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt};
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
+use futures_util::{FutureExt, StreamExt};
+use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::sys::SocketAddr;
+use rtnetlink::sys::{AsyncSocket, SocketAddr};
 use rtnetlink::{Handle, MulticastGroup};
+use tokio::task::AbortHandle;
+
+use known::{Known, read};
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,21 +42,45 @@ pub enum LinkEvent {
     Appeared(Interface),
     /// It is gone.
     Vanished(Interface),
+    /// Something about a watched interface is not what it was; its index.
+    Changed(u32),
+    /// Messages were lost and everything has been listed anew. What seems unchanged may have died meanwhile and been
+    /// born again under the same name and index: whatever was tied to it must be looked at.
+    Relisted,
 }
+
+/// What the kernel may keep for us. A message takes 2 to 4 KiB of it and an interface's birth causes up to six, so this
+/// is the birth of some hundred interfaces at once; the usual 208 KiB would be that of ten.
+const BUFFER: usize = 4 << 20;
+
+/// Dumps that the kernel calls inconsistent are asked for again, this often. After that the subscription has what they
+/// lack.
+const DUMPS: usize = 8;
+
+/// Longer than any dump takes. A reply that the kernel had no room for never comes.
+const DUMP_TIME: Duration = Duration::from_secs(5);
+
+/// Before the second attempt to open netlink; doubled each time.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+
+/// The longest time between two attempts.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Watches the interfaces of the network namespace it was opened in.
 pub struct Links {
-    handle: Handle,
-    messages: Messages,
+    subscription: Subscription,
     known: Known,
+    watched: Vec<u32>,
     pending: VecDeque<LinkEvent>,
+    /// The subscription's successor. Kept here, so that whoever gives up waiting for an event starts nothing over.
+    opening: Option<Opening>,
 }
 
-type Messages = futures_util::stream::BoxStream<'static, (NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>;
+type Opening = futures_util::future::BoxFuture<'static, (Subscription, Vec<Interface>)>;
 
 impl std::fmt::Debug for Links {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Links").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("Links").field("known", &self.known).field("watched", &self.watched).finish_non_exhaustive()
     }
 }
 
@@ -56,140 +90,175 @@ impl Links {
     /// # Errors
     /// Whatever the kernel says.
     pub async fn open() -> io::Result<Self> {
-        let (connection, handle, messages) = rtnetlink::new_multicast_connection(&[MulticastGroup::Link])?;
-        tokio::spawn(connection);
-        let mut links = Self { handle, messages: messages.boxed(), known: Known::default(), pending: VecDeque::new() };
-        links.relist().await?;
-        Ok(links)
+        let (subscription, interfaces) = Subscription::open().await?;
+        let mut known = Known::default();
+        let pending = known.all(interfaces).into();
+        Ok(Self { subscription, known, watched: Vec::new(), pending, opening: None })
     }
 
-    /// The next event. Events that are already known come without waiting.
-    ///
-    /// # Errors
-    /// When netlink is gone for good.
-    pub async fn next(&mut self) -> io::Result<LinkEvent> {
+    /// From now on every change of these interfaces is told, and of no others.
+    pub fn watch(&mut self, indexes: &[u32]) {
+        self.watched = indexes.to_vec();
+    }
+
+    /// The next event. Events that are already known come without waiting. May be dropped while it waits.
+    pub async fn next(&mut self) -> LinkEvent {
         loop {
             if let Some(event) = self.pending.pop_front() {
-                return Ok(event);
+                return event;
             }
-            let Some((message, _)) = self.messages.next().await else {
-                return Err(io::Error::new(io::ErrorKind::BrokenPipe, "netlink closed"));
-            };
-            match message.payload {
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                    if let Some(interface) = read(&link) {
-                        self.pending.extend(self.known.seen(interface));
-                    }
-                }
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
-                    if let Some(interface) = read(&link) {
-                        self.pending.extend(self.known.gone(interface.index));
-                    }
-                }
-                NetlinkPayload::Overrun(_) => {
-                    tracing::warn!("netlink dropped messages; listing all interfaces anew");
-                    self.relist().await?;
-                }
-                _ => {}
+            if let Some(opening) = &mut self.opening {
+                let (subscription, interfaces) = opening.await;
+                (self.subscription, self.opening) = (subscription, None);
+                self.pending.extend(self.known.all(interfaces));
+                self.pending.push_back(LinkEvent::Relisted);
+                continue;
             }
+            let message = self.subscription.messages.next().await;
+            self.take(message.map(|(message, _)| message.payload));
         }
     }
 
-    /// The events already known, without waiting: right after [`Links::open`], all present interfaces.
+    /// All interfaces as last heard of, the oldest first. Events that led there and were not asked for yet are taken
+    /// back: whoever starts from this list has seen them.
     pub fn present(&mut self) -> Vec<Interface> {
-        let appeared = |event| match event {
-            LinkEvent::Appeared(interface) => Some(interface),
-            LinkEvent::Vanished(_) => None,
-        };
-        self.pending.drain(..).filter_map(appeared).collect()
+        while let Some(message) = self.subscription.messages.next().now_or_never().filter(|_| self.opening.is_none()) {
+            self.take(message.map(|(message, _)| message.payload));
+        }
+        self.pending.clear();
+        self.known.interfaces()
     }
 
-    async fn relist(&mut self) -> io::Result<()> {
-        // One by one: a thousand whole messages at once are megabytes that the allocator would keep.
-        let mut links = self.handle.link().get().execute();
-        let mut interfaces = Vec::new();
-        while let Some(link) = links.try_next().await.map_err(io::Error::other)? {
-            interfaces.extend(read(&link));
+    fn take(&mut self, message: Option<NetlinkPayload<RouteNetlinkMessage>>) {
+        match message {
+            Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link))) => self.seen(&link),
+            Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link))) => {
+                if let Some(interface) = read(&link) {
+                    self.pending.extend(self.known.gone(interface.index));
+                }
+            }
+            Some(NetlinkPayload::Overrun(_)) => self.reopen("the kernel dropped messages"),
+            None => self.reopen("netlink closed"),
+            Some(_) => {}
         }
-        self.pending.extend(self.known.all(interfaces));
-        Ok(())
+    }
+
+    fn seen(&mut self, link: &LinkMessage) {
+        let Some(interface) = read(link) else { return };
+        let index = interface.index;
+        let events = self.known.seen(interface);
+        let quiet = events.is_empty();
+        self.pending.extend(events);
+        let changed = LinkEvent::Changed(index);
+        if quiet && self.watched.contains(&index) && self.pending.back() != Some(&changed) {
+            self.pending.push_back(changed);
+        }
+    }
+
+    fn reopen(&mut self, why: &'static str) {
+        tracing::warn!(why, "events of network interfaces were lost; listing all anew");
+        self.opening = Some(Box::pin(open_at_last()));
     }
 }
 
-fn read(link: &LinkMessage) -> Option<Interface> {
-    if link.header.interface_family == AddressFamily::Bridge {
-        return None;
-    }
-    let mut interface = Interface { index: link.header.index, name: String::new(), kind: String::new() };
-    for attribute in &link.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => interface.name.clone_from(name),
-            LinkAttribute::LinkInfo(infos) => {
-                let kind = infos.iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(kind.to_string()),
-                    _ => None,
-                });
-                interface.kind = kind.unwrap_or_default();
+/// Opened, however often that must be tried: those who are served go on being served meanwhile.
+async fn open_at_last() -> (Subscription, Vec<Interface>) {
+    let mut patience = FIRST_RETRY;
+    loop {
+        match Subscription::open().await {
+            Ok(opened) => return opened,
+            Err(error) => {
+                tracing::error!(%error, "network interfaces cannot be listed; trying again");
+                tokio::time::sleep(patience).await;
+                patience = (patience * 2).min(RETRY);
             }
+        }
+    }
+}
+
+type Message = NetlinkMessage<RouteNetlinkMessage>;
+
+/// One netlink socket that hears of all links.
+struct Subscription {
+    messages: futures_util::stream::BoxStream<'static, (Message, SocketAddr)>,
+    connection: AbortHandle,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Subscription {
+    /// Subscribes, then lists. A socket of its own each time: nothing stands in its buffer that the list's reply would
+    /// have no room beside.
+    async fn open() -> io::Result<(Self, Vec<Interface>)> {
+        let (mut connection, handle, messages) = rtnetlink::new_multicast_connection(&[MulticastGroup::Link])?;
+        let socket = connection.socket_mut().socket_ref();
+        if let Err(error) = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, BUFFER) {
+            // Without CAP_NET_ADMIN: more overruns, each of which heals.
+            tracing::debug!(%error, "the netlink buffer stays as it is");
+        }
+        let connection = tokio::spawn(connection).abort_handle();
+        let subscription = Self { messages: messages.boxed(), connection };
+        let dumped = tokio::time::timeout(DUMP_TIME, list(handle)).await;
+        let interfaces = dumped.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "netlink does not answer"))??;
+        Ok((subscription, interfaces))
+    }
+}
+
+async fn list(mut handle: Handle) -> io::Result<Vec<Interface>> {
+    let mut interfaces = Vec::new();
+    for _ in 0..DUMPS {
+        interfaces.clear();
+        if dump(&mut handle, &mut interfaces).await? {
+            break;
+        }
+    }
+    Ok(interfaces)
+}
+
+/// All links; `false` if they changed while the kernel told of them, so that one may be missing.
+async fn dump(handle: &mut Handle, interfaces: &mut Vec<Interface>) -> io::Result<bool> {
+    let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetLink(LinkMessage::default()));
+    request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let mut whole = true;
+    // One by one: a thousand whole messages at once are megabytes that the allocator would keep.
+    let mut replies = handle.request(request).map_err(io::Error::other)?;
+    while let Some(reply) = replies.next().await {
+        whole &= reply.header.flags & NLM_F_DUMP_INTR == 0;
+        match reply.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => interfaces.extend(read(&link)),
+            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
             _ => {}
         }
     }
-    Some(interface).filter(|interface| !interface.name.is_empty())
+    Ok(whole)
 }
 
-/// The interfaces as last heard of. Pure.
-#[derive(Debug, Default)]
-struct Known(HashMap<u32, Interface>);
-
-impl Known {
-    fn seen(&mut self, interface: Interface) -> Vec<LinkEvent> {
-        match self.0.insert(interface.index, interface.clone()) {
-            Some(before) if before == interface => Vec::new(),
-            Some(before) => vec![LinkEvent::Vanished(before), LinkEvent::Appeared(interface)],
-            None => vec![LinkEvent::Appeared(interface)],
-        }
-    }
-
-    fn gone(&mut self, index: u32) -> Option<LinkEvent> {
-        self.0.remove(&index).map(LinkEvent::Vanished)
-    }
-
-    /// All that exist: whatever else was known is gone.
-    fn all(&mut self, interfaces: Vec<Interface>) -> Vec<LinkEvent> {
-        let lost: Vec<u32> =
-            self.0.keys().filter(|index| !interfaces.iter().any(|link| link.index == **index)).copied().collect();
-        let mut events: Vec<_> = lost.into_iter().filter_map(|index| self.gone(index)).collect();
-        events.extend(interfaces.into_iter().flat_map(|interface| self.seen(interface)));
-        events
-    }
+/// Whether a message speaks of an interface as the port of a bridge.
+fn of_a_port(link: &LinkMessage) -> bool {
+    link.header.interface_family == AddressFamily::Bridge
 }
 
 #[cfg(test)]
 mod tests {
-    use super::LinkEvent::{Appeared, Vanished};
     use super::*;
 
-    fn link(index: u32, name: &str) -> Interface {
-        Interface { index, name: name.to_owned(), kind: "tun".to_owned() }
-    }
-
-    #[test]
-    fn each_message_is_the_events_it_means() {
-        let mut known = Known::default();
-        assert_eq!(known.seen(link(7, "tap100i0")), [Appeared(link(7, "tap100i0"))]);
-        assert_eq!(known.seen(link(7, "tap100i0")), [], "a change of state is no birth");
-        let renamed = [Vanished(link(7, "tap100i0")), Appeared(link(7, "tap101i0"))];
-        assert_eq!(known.seen(link(7, "tap101i0")), renamed, "a rename is a death and a birth");
-        assert_eq!(known.gone(7), Some(Vanished(link(7, "tap101i0"))));
-        assert_eq!(known.gone(7), None);
-    }
-
-    #[test]
-    fn a_new_list_reports_the_difference() {
-        let mut known = Known::default();
-        known.seen(link(1, "a"));
-        known.seen(link(2, "b"));
-        let events = known.all(vec![link(2, "b"), link(3, "c")]);
-        assert_eq!(events, [Vanished(link(1, "a")), Appeared(link(3, "c"))]);
+    #[tokio::test]
+    async fn a_subscription_that_ends_is_opened_anew_and_everything_listed() {
+        let mut links = Links::open().await.unwrap();
+        let before = links.present();
+        assert!(before.iter().any(|interface| interface.name == "lo"), "{before:?}");
+        links.known.gone(1);
+        links.subscription.connection.abort();
+        let mut events = Vec::new();
+        while events.last() != Some(&LinkEvent::Relisted) {
+            events.push(links.next().await);
+        }
+        // Other tests make and remove interfaces meanwhile; the loopback is ours to have forgotten.
+        let lo = |event: &&LinkEvent| matches!(event, LinkEvent::Appeared(interface) if interface.name == "lo");
+        assert_eq!(events.iter().filter(lo).count(), 1, "{events:?}");
     }
 }

@@ -1,0 +1,71 @@
+//! Whether all is well, said truly: asked of those who know, when somebody asks.
+//!
+//! Well is: our devices are there, up and as they must be; the programs are attached and their pins there; the guard's
+//! thread lives. Anything else is one line that says what is wrong and who mends it.
+
+use pve_imds_transport::{Devices, Pair};
+use tokio::sync::watch;
+
+use super::guard::Guard;
+use super::session::Session;
+use super::stack::Answers;
+
+/// What there is to be asked.
+#[derive(Clone, Debug)]
+pub(super) enum Health {
+    /// A session, which may have lost something that nobody has noticed yet.
+    Serving { guard: Guard, devices: Devices },
+    /// No session.
+    Rebuilding { reason: &'static str, error: Option<String> },
+}
+
+impl Health {
+    pub(super) fn of<R: Answers>(session: &Session<R>) -> Self {
+        Self::Serving { guard: session.guard.clone(), devices: session.devices.clone() }
+    }
+
+    /// The session is lost and another one is begun.
+    pub(super) fn rebuilding(reason: &'static str) -> Self {
+        Self::Rebuilding { reason, error: None }
+    }
+
+    /// The same, and it does not succeed.
+    pub(super) fn failing(reason: &'static str, error: String) -> Self {
+        Self::Rebuilding { reason, error: Some(error) }
+    }
+
+    /// Has the kernel's counters brought up to date.
+    pub(super) async fn count(health: &watch::Receiver<Self>) {
+        let now = health.borrow().clone();
+        if let Self::Serving { guard, .. } = now {
+            guard.count().await;
+        }
+    }
+
+    /// What is wrong, in one line. `None`: nothing.
+    pub(super) async fn wrong(health: &watch::Receiver<Self>) -> Option<String> {
+        let now = health.borrow().clone();
+        let (guard, devices) = match now {
+            Self::Rebuilding { reason, error } => {
+                let why = error.map_or_else(String::new, |error| format!(": {error}"));
+                return Some(format!("the datapath is being rebuilt ({reason}), guests get silence{why}"));
+            }
+            Self::Serving { guard, devices } => (guard, devices),
+        };
+        match devices.look().await {
+            Ok(Pair::Well) => {}
+            Ok(Pair::Changed(changes)) => {
+                let changes: Vec<_> =
+                    changes.iter().map(|(device, change)| format!("{}: {}", device.name, change.word())).collect();
+                return Some(format!("our devices were changed ({}); they are put right", changes.join(", ")));
+            }
+            Ok(Pair::Lost(loss)) => return Some(format!("our devices are lost ({}); they are made anew", loss.word())),
+            Err(error) => return Some(format!("our devices cannot be looked at: {error}")),
+        }
+        match guard.look().await {
+            None => Some("the guard's thread is gone; it is started anew".to_owned()),
+            Some(found) if found.is_empty() => None,
+            Some(found) => Some(found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One session: our devices, one load of the kernel programs, one socket, and everyone's seats on them.
+//!
+//! A start, a restart, an upgrade, a downgrade and a rebuild are one thing, [`Session::open`]: the next epoch; devices;
+//! programs with new maps; socket; then the links of every interface that is pinned already, then `return`, and `funnel`
+//! last. Until then steered frames fall into an empty map and never into another guest's stack. Interfaces that were
+//! never guarded come after that, newest first.
+//!
+//! In comes what outlives a session ([`Base`]); out come the word that something is lost ([`Broken`]) and, in the
+//! kernel, pins that stay when the session goes: guests get silence then, and nobody else's answer.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use metrics::counter;
+use pve_imds_model::tap::TapName;
+use pve_imds_transport::bpf::{Datapath, Epoch, Lock, Pins, Program};
+use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Seat, Xsk};
+use tokio::sync::mpsc;
+
+use super::guard::{self, Guard, MENDS, Report};
+use super::guests::{Accept, Guests};
+use super::ring::Ring;
+use super::stack::{Answers, Node};
+use super::systemd;
+use crate::steps::{Step, passed};
+
+/// How long answers under way may take when the daemon stops.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What outlives a session.
+pub(super) struct Base<R> {
+    pub(super) device_prefix: String,
+    pub(super) accept: Accept,
+    pub(super) node: Node,
+    pub(super) router: R,
+    pub(super) pins: Pins,
+    /// Held for as long as we serve.
+    pub(super) lock: Lock,
+    pub(super) links: Links,
+    /// An epoch that is on record and has not been given to any program that a guest's frame meets. A session that does
+    /// not get that far leaves it to the next: there are only 32, and none must come back while an old one is about.
+    pub(super) fresh: Option<Epoch>,
+}
+
+impl<R> Base<R> {
+    fn epoch(&mut self) -> anyhow::Result<Epoch> {
+        if let Some(epoch) = self.fresh {
+            return Ok(epoch);
+        }
+        let epoch = self.lock.next_epoch()?;
+        passed(Step::EpochRecorded);
+        Ok(*self.fresh.insert(epoch))
+    }
+}
+
+/// Why a session cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// Our devices are not ours any more.
+    #[error("our devices are {}", .0.word())]
+    Devices(Loss),
+    /// The AF_XDP socket failed.
+    #[error("the AF_XDP socket failed: {0}")]
+    Socket(#[source] io::Error),
+    /// The ring's thread died.
+    #[error("the ring's thread ended")]
+    Ring,
+    /// The guard's thread died.
+    #[error("the guard's thread ended")]
+    Guard,
+}
+
+impl Broken {
+    /// The words there are.
+    pub(super) const WORDS: [&str; 6] = ["gone", "renamed", "parted", "socket", "ring", "guard"];
+
+    /// The word for it in logs and metrics.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Devices(loss) => loss.word(),
+            Self::Socket(_) => "socket",
+            Self::Ring => "ring",
+            Self::Guard => "guard",
+        }
+    }
+}
+
+/// Everything that serves.
+pub(super) struct Session<R> {
+    pub(super) guests: Guests<R>,
+    pub(super) guard: Guard,
+    pub(super) reports: mpsc::UnboundedReceiver<Report>,
+    worker: JoinHandle<()>,
+    pub(super) ring: Ring,
+    pub(super) devices: Devices,
+    pub(super) epoch: Epoch,
+}
+
+impl<R: Answers> Session<R> {
+    /// Begins to serve. When this returns, every interface that was guarded before is served again, and those that were
+    /// not are on the guard's list.
+    pub(super) async fn open(base: &mut Base<R>) -> anyhow::Result<Self> {
+        let epoch = base.epoch()?;
+        let devices = Devices::ensure(&base.device_prefix).await?;
+        base.links.watch(&devices.indexes());
+        passed(Step::DevicesMade);
+        let mut datapath = Datapath::load(devices.a.index, epoch, Xsk::RING)?;
+        passed(Step::ProgramsLoaded);
+        let ring = Ring::start(devices.b.index, epoch, datapath.credit()?)
+            .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;
+        passed(Step::SocketBound);
+        datapath.set_socket(ring.socket.as_fd())?;
+        passed(Step::SocketInMap);
+
+        base.fresh = None;
+        let mut guests = Guests::new(base.accept.clone(), base.node.clone(), base.router.clone(), ring.guests.clone());
+        let unguarded = seat_present(&mut guests, &mut datapath, &base.pins, base.links.present())?;
+        passed(Step::GuestsSeated);
+        datapath.attach_return(&base.pins, &devices.a.name)?;
+        passed(Step::ReturnAttached);
+        datapath.attach_funnel(&base.pins, &devices.b.name)?;
+        passed(Step::FunnelAttached);
+        devices.raise().await?;
+        passed(Step::DevicesRaised);
+
+        let (guard, reports, worker) =
+            Guard::start(datapath, base.pins.clone(), devices.clone()).context("cannot start the guard's thread")?;
+        passed(Step::GuardStarted);
+        for seated in guests.seated() {
+            match unguarded.contains(&seated.interface.index) {
+                true => guard.guard(seated.interface.clone(), seated.seat),
+                false => guard.adopt(seated.interface.clone(), seated.seat),
+            }
+        }
+        Ok(Self { guests, guard, reports, worker, ring, devices, epoch })
+    }
+
+    /// What an event of the interfaces means.
+    pub(super) async fn follow(&mut self, event: LinkEvent) -> Option<Broken> {
+        match event {
+            LinkEvent::Appeared(interface) => {
+                if let Some(seat) = self.guests.appeared(&interface) {
+                    self.guard.guard(interface, seat);
+                    systemd::guests(self.guests.count());
+                }
+            }
+            LinkEvent::Vanished(interface) if self.devices.include(interface.index) => {
+                return Some(Broken::Devices(Loss::Gone));
+            }
+            LinkEvent::Vanished(interface) => {
+                if let Some(seat) = self.guests.vanished(&interface) {
+                    self.guard.release(interface, seat);
+                    systemd::guests(self.guests.count());
+                } else if TapName::parse(&interface.name).is_some() {
+                    self.guard.bury(interface);
+                }
+            }
+            LinkEvent::Changed(_) => return self.tend().await,
+            LinkEvent::Relisted => {
+                // Swapping a link that lives takes microseconds; one whose interface was born again is made anew.
+                for seated in self.guests.seated() {
+                    self.guard.guard(seated.interface.clone(), seated.seat);
+                }
+                return self.tend().await;
+            }
+        }
+        None
+    }
+
+    /// Sees that our devices are as they must be.
+    pub(super) async fn tend(&self) -> Option<Broken> {
+        match self.devices.tend().await {
+            Ok(Pair::Well) => None,
+            Ok(Pair::Changed(changes)) => {
+                for (device, change) in changes {
+                    counter!(MENDS, "what" => change.word()).increment(1);
+                    tracing::warn!(device = device.name, change = change.word(), "our device was changed; put right");
+                }
+                None
+            }
+            Ok(Pair::Lost(loss)) => Some(Broken::Devices(loss)),
+            Err(error) => {
+                tracing::error!(%error, "our devices cannot be put right; trying again");
+                None
+            }
+        }
+    }
+
+    /// Lets answers under way finish, then ends every thread. Pins stay.
+    pub(super) async fn drain(self) {
+        let guests = self.guests;
+        guests.drain();
+        let drained = tokio::time::timeout(DRAIN, async {
+            while guests.connections() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        if drained.await.is_err() {
+            tracing::warn!(connections = guests.connections(), "answers under way were cut off");
+        }
+        passed(Step::Drained);
+        drop(guests);
+        self.ring.stop();
+        passed(Step::RingEnded);
+        end(&self.guard, self.worker);
+    }
+
+    /// Ends every thread now: connections stand on something that is gone. Returns what that was, which may be more than
+    /// was noticed first, and the devices if it was they.
+    pub(super) async fn abort(self, lost: Broken) -> (Broken, Option<Devices>) {
+        self.ring.abort();
+        passed(Step::RingAborted);
+        end(&self.guard, self.worker);
+        match (lost, self.devices.look().await) {
+            (_, Ok(Pair::Lost(loss))) => (Broken::Devices(loss), Some(self.devices)),
+            (lost @ Broken::Devices(_), _) => (lost, Some(self.devices)),
+            (lost, _) => (lost, None),
+        }
+    }
+}
+
+fn end(guard: &Guard, worker: JoinHandle<()>) {
+    guard.end();
+    if worker.join().is_err() {
+        tracing::error!("the guard's thread panicked");
+    }
+    passed(Step::GuardEnded);
+}
+
+/// Seats every guest that is there, and guards at once those that were guarded before: swapping a pinned link takes
+/// microseconds. The others, for which the kernel needs milliseconds, come back.
+fn seat_present<R: Answers>(
+    guests: &mut Guests<R>,
+    datapath: &mut Datapath,
+    pins: &Pins,
+    present: Vec<Interface>,
+) -> anyhow::Result<HashSet<u32>> {
+    // Only what is defunct: an interface may have been born, and guarded by a command, since it was listed.
+    pins.sweep(|_| true)?;
+    let steered = pins.list()?.into_iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
+    let pinned: HashSet<u32> = steered.map(|pin| pin.ifindex).collect();
+    let mut unguarded = HashSet::new();
+    for interface in present {
+        let Some(seat) = guests.appeared(&interface) else { continue };
+        if !pinned.contains(&interface.index) {
+            unguarded.insert(interface.index);
+            continue;
+        }
+        match swap(datapath, pins, &interface, seat) {
+            Ok(report) => guests.reported(report),
+            // Its old programs drop meanwhile.
+            Err(report) => {
+                unguarded.insert(interface.index);
+                guests.reported(report);
+            }
+        }
+    }
+    Ok(unguarded)
+}
+
+fn swap(datapath: &mut Datapath, pins: &Pins, interface: &Interface, seat: Seat) -> Result<Report, Report> {
+    match guard::guard(datapath, pins, interface, seat) {
+        Ok(swap) => {
+            passed(Step::GuestSwapped);
+            Ok(Report::Guarded(interface.clone(), swap))
+        }
+        Err(error) => Err(Report::Failed(interface.clone(), error)),
+    }
+}
