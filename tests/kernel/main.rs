@@ -8,5 +8,6 @@
 mod world;
 
 mod commands;
+mod devices;
 mod guard;
 mod serving;

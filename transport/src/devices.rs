@@ -174,9 +174,11 @@ impl Devices {
     }
 
     async fn look_with(&self, handle: &Handle) -> Result<Pair, DeviceError> {
+        let (Some(end_a), Some(end_b)) = (by_index(handle, &self.a).await?, by_index(handle, &self.b).await?) else {
+            return Ok(Pair::Lost(Loss::Gone));
+        };
         let mut wrong = Vec::new();
-        for (device, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
-            let Some(mut end) = by_index(handle, device).await? else { return Ok(Pair::Lost(Loss::Gone)) };
+        for (device, peer, mut end) in [(&self.a, &self.b, end_a), (&self.b, &self.a, end_b)] {
             end.ipv6 = has_ipv6(&end.name);
             // Of the two only `a` has frames of the kernel's to sum.
             end.offload = device == &self.a && pve_imds_bpf::tx_checksum(&end.name).unwrap_or(false);
@@ -249,8 +251,15 @@ async fn find(request: rtnetlink::LinkGetRequest, name: &str) -> Result<Option<E
 /// ENODEV, as netlink reports an unknown name or index.
 const NO_SUCH_DEVICE: i32 = 19;
 
+/// EAFNOSUPPORT: there is no such family on this device.
+const NO_SUCH_FAMILY: i32 = 97;
+
 fn is_gone(error: &rtnetlink::Error) -> bool {
-    matches!(error, rtnetlink::Error::NetlinkError(error) if error.raw_code() == -NO_SUCH_DEVICE)
+    has_code(error, NO_SUCH_DEVICE)
+}
+
+fn has_code(error: &rtnetlink::Error, code: i32) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(error) if error.raw_code() == -code)
 }
 
 async fn make(handle: &Handle, a: &str, b: &str) -> Result<(End, End), DeviceError> {
@@ -272,17 +281,21 @@ async fn remove(handle: &Handle, end: &End) -> Result<(), DeviceError> {
 /// Nothing but our frames: no ARP, no IPv6 address or solicitation of its own, whatever the system's defaults are, and
 /// no bridge, which would let guests reach it past `steer`.
 async fn quieten(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
+    let quiet = LinkUnspec::new_with_index(device.index).arp(false).mtu(MTU).nocontroller().build();
+    set(handle, "configure", &device.name, quiet).await?;
+    // A message of its own, and after the MTU: a device with too small a one has no IPv6 that could be set.
     let no_addresses = vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)])];
     let quiet = LinkMessageBuilder::<LinkUnspec>::default()
         .index(device.index)
-        .arp(false)
-        .mtu(MTU)
-        .nocontroller()
         .append_extra_attribute(LinkAttribute::AfSpecUnspec(no_addresses))
         .build();
-    set(handle, "configure", &device.name, quiet).await?;
-    match std::fs::write(ipv6_switch(&device.name), "1") {
+    match handle.link().set(quiet).execute().await {
         // Without IPv6 in the kernel there is nothing to switch off.
+        Err(error) if has_code(&error, NO_SUCH_FAMILY) => return Ok(()),
+        other => other.map_err(|error| kernel("switch off addresses of", &device.name, io::Error::other(error)))?,
+    }
+    match std::fs::write(ipv6_switch(&device.name), "1") {
+        // `/proc/sys` may be without IPv6 although the kernel has it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(|source| kernel("switch off IPv6 of", &device.name, source)),
     }
