@@ -34,6 +34,9 @@ const CLOSER: usize = 64;
 /// Pins of nobody's are swept when they are seen, but not more often: they may be alive and somebody's work.
 const SWEEP: Duration = Duration::from_secs(30);
 
+/// The two programs of a guest's interface.
+const GUARDS: [Program; 2] = [Program::Steer, Program::Shield];
+
 /// What the worker is asked for.
 enum Job {
     /// Steer this interface to this seat, and shield it.
@@ -292,16 +295,18 @@ impl Worker {
                 found.push(Finding::Off(program, put_back.err().map(|error| chain(&error))));
             }
         }
-        let pinned =
-            |index| [Program::Steer, Program::Shield].iter().all(|program| census.contains(&(*program, index)));
-        let mut guarded: Vec<u32> = self.roster.all_guarded().collect();
-        guarded.sort_unstable();
-        let mut naked: Vec<u32> = guarded.iter().copied().filter(|index| !pinned(*index)).collect();
+        let pinned = |index| GUARDS.iter().all(|program| census.contains(&(*program, index)));
+        let alive = |index| GUARDS.iter().all(|program| self.pins.is_alive(*program, index));
+        let mut guarded: Vec<&Interface> = self.roster.all_guarded().collect();
+        guarded.sort_unstable_by_key(|interface| interface.index);
         let start = if self.closer < guarded.len() { self.closer } else { 0 };
-        let closer = guarded.iter().skip(start).take(CLOSER);
         self.closer = start + CLOSER;
-        let alive = |index| [Program::Steer, Program::Shield].iter().all(|program| self.pins.is_alive(*program, index));
-        naked.extend(closer.copied().filter(|index| pinned(*index) && !alive(*index)));
+        let bare = |(at, interface): &(usize, &&Interface)| {
+            !pinned(interface.index) || ((start..start + CLOSER).contains(at) && !alive(interface.index))
+        };
+        // Of an interface that has just gone we shall hear.
+        let naked = guarded.iter().enumerate().filter(bare).filter(|(_, interface)| interface.is_there());
+        let naked: Vec<u32> = naked.map(|(_, interface)| interface.index).collect();
         for index in &naked {
             counter!(MENDS, "what" => "guard").increment(1);
             self.roster.naked(*index);

@@ -10,4 +10,5 @@ mod world;
 mod commands;
 mod devices;
 mod guard;
+mod links;
 mod serving;

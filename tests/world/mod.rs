@@ -310,6 +310,19 @@ impl Guest {
             Plug::Tap(queues) => Some((queues, None)),
             Plug::Tagged(vlan) => Some((1, Some(vlan))),
         };
+        Self::wire(node, vmid, namespace, relay, address)
+    }
+
+    /// A veth guest whose interface on the node has this index.
+    pub fn plug_at(node: &Node, vmid: u32, index: u32, address: &str) -> Self {
+        let namespace = Namespace::new(&format!("g{vmid}"));
+        let (outside, inside) = (format!("tap{vmid}i0"), namespace.name());
+        node.namespace.ip(&format!("link add {outside} index {index} type veth peer name eth0 netns {inside}"));
+        Self::wire(node, vmid, namespace, None, address)
+    }
+
+    fn wire(node: &Node, vmid: u32, namespace: Namespace, relay: Option<(usize, Option<u16>)>, address: &str) -> Self {
+        let (outside, node_ns) = (format!("tap{vmid}i0"), &node.namespace);
         let relay =
             relay.map(|(queues, vlan)| tap::Relay::start((node_ns, &outside), (&namespace, "eth0"), queues, vlan));
         node_ns.ip(&format!("link set {outside} up master vmbr0"));

@@ -20,6 +20,7 @@ use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{AsyncSocket, SocketAddr};
 use rtnetlink::{Handle, MulticastGroup};
+use rustix::net::{SocketType, netdevice, socket, sockopt};
 use tokio::task::AbortHandle;
 
 use known::{Known, read};
@@ -33,6 +34,15 @@ pub struct Interface {
     pub name: String,
     /// Link kind (`tun`, `veth`, `bridge` …); empty for hardware.
     pub kind: String,
+}
+
+impl Interface {
+    /// Whether the calling thread's namespace still has an interface of this name and index. Asks the kernel.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let any = socket(rustix::net::AddressFamily::INET, SocketType::DGRAM, None);
+        any.and_then(|any| netdevice::name_to_index(any, &self.name)).is_ok_and(|index| index == self.index)
+    }
 }
 
 /// What happened to an interface.
@@ -196,7 +206,7 @@ impl Subscription {
     async fn open() -> io::Result<(Self, Vec<Interface>)> {
         let (mut connection, handle, messages) = rtnetlink::new_multicast_connection(&[MulticastGroup::Link])?;
         let socket = connection.socket_mut().socket_ref();
-        if let Err(error) = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, BUFFER) {
+        if let Err(error) = sockopt::set_socket_recv_buffer_size_force(socket, BUFFER) {
             // Without CAP_NET_ADMIN: more overruns, each of which heals.
             tracing::debug!(%error, "the netlink buffer stays as it is");
         }

@@ -130,10 +130,10 @@ impl Roster {
         self.tenants.contains_key(&index)
     }
 
-    /// The indexes of those that have their guard.
-    pub(super) fn all_guarded(&self) -> impl Iterator<Item = u32> {
-        let guarded = self.tenants.iter().filter(|(_, tenant)| tenant.standing == Standing::Guarded);
-        guarded.map(|(index, _)| *index)
+    /// Those that have their guard.
+    pub(super) fn all_guarded(&self) -> impl Iterator<Item = &Interface> {
+        let guarded = self.tenants.values().filter(|tenant| tenant.standing == Standing::Guarded);
+        guarded.map(|tenant| &tenant.interface)
     }
 
     fn put(&mut self, tenant: Tenant) {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(index(roster.next(now)), Some(1));
         roster.guarded(1);
         assert_eq!((roster.next(now), roster.next_due()), (None, None));
-        assert_eq!(roster.all_guarded().collect::<Vec<_>>(), [1]);
+        assert_eq!(roster.all_guarded().collect::<Vec<_>>(), [&link(1)]);
     }
 
     #[test]
