@@ -24,11 +24,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 mod logs;
 mod panics;
 mod prometheus;
+#[cfg(debug_assertions)]
+mod steps;
 mod traces;
 
 pub use logs::{Format, LevelError};
 pub use panics::report_panics;
 pub use prometheus::Metrics;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use steps::KILL_AT;
 pub use traces::EndpointError;
 
 /// Where signals shall go.
@@ -118,6 +123,8 @@ pub fn install(settings: &Settings) -> Result<Guard, InstallError> {
     let traces = traces.transpose()?;
     let upkeep = prometheus::Upkeep::start(metrics.clone()).map_err(InstallError::Upkeep)?;
     let layers = tracing_subscriber::registry().with(log).with(traces.as_ref().map(traces::Traces::layer));
+    #[cfg(debug_assertions)]
+    let layers = layers.with(steps::axe());
 
     if INSTALLED.swap(true, Ordering::AcqRel) {
         return Err(InstallError::Twice);
