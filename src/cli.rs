@@ -93,14 +93,52 @@ pub struct Taps {
 /// `guard`
 #[derive(Debug, Subcommand)]
 pub enum GuardCommand {
-    /// List guarded interfaces and the programs on them
+    /// Guard interfaces although nobody serves: their guests get silence. Reads no configuration; beside a daemon it
+    /// changes nothing of what that guards
+    Attach {
+        /// Which interface, named as Proxmox names guests' interfaces
+        #[arg(value_name = "IFNAME", required_unless_present = "all", conflicts_with = "all")]
+        name: Option<String>,
+        /// Every guest interface there is
+        #[arg(long)]
+        all: bool,
+        /// With --all: link kinds that may be a guest's interface
+        #[arg(
+            long,
+            value_name = "KINDS",
+            env = "PVE_IMDS_DATAPATH_ACCEPT_KINDS",
+            value_delimiter = ',',
+            default_value = "tun"
+        )]
+        accept_kinds: Vec<String>,
+        /// Where links are pinned
+        #[command(flatten)]
+        pins: PinDir,
+    },
+    /// List guarded interfaces, the programs on them, and what they dropped
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Where links are pinned
+        #[command(flatten)]
+        pins: PinDir,
     },
     /// Take every program off: from then on anyone on a bridge can speak as the metadata address
-    Remove,
+    Remove {
+        /// Where links are pinned
+        #[command(flatten)]
+        pins: PinDir,
+    },
+}
+
+/// Where the guard is.
+#[derive(Debug, clap::Args)]
+pub struct PinDir {
+    /// Directory of the pinned links; without it the configuration says, where one is read, else it is
+    /// /run/pve-imds/bpf
+    #[arg(long = "pin-dir", value_name = "DIR", env = "PVE_IMDS_DATAPATH_PIN_DIR")]
+    pub pin_dir: Option<PathBuf>,
 }
 
 /// EX_USAGE (sysexits.h): usage or configuration.

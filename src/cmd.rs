@@ -4,6 +4,7 @@ mod config;
 mod guard;
 mod inspect;
 mod serve;
+mod status;
 mod taps;
 mod view;
 
@@ -27,16 +28,19 @@ pub(crate) struct Usage(pub String);
 /// # Errors
 /// What went wrong; [`Usage`] and configuration errors are the user's to mend.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let loaded = load(cli.config.as_deref());
+    let load = || load(cli.config.as_deref());
     match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => serve::run(loaded?),
-        Command::Config(ConfigCommand::Check) => config::check(&loaded?),
-        Command::Config(ConfigCommand::Show) => config::show(&loaded?),
-        Command::View(view) => view::run(&loaded?.checked, &view),
-        Command::Inspect(inspect) => inspect::run(loaded, &inspect),
-        Command::Taps(taps) => taps::run(&loaded?.checked, &taps),
-        Command::Guard(GuardCommand::Status { json }) => guard::status(&loaded?.checked, json),
-        Command::Guard(GuardCommand::Remove) => guard::remove(&loaded?.checked),
+        Command::Serve => serve::run(load()?),
+        Command::Config(ConfigCommand::Check) => config::check(&load()?),
+        Command::Config(ConfigCommand::Show) => config::show(&load()?),
+        Command::View(view) => view::run(&load()?.checked, &view),
+        Command::Inspect(inspect) => inspect::run(load(), &inspect),
+        Command::Taps(taps) => taps::run(&load()?.checked, &taps),
+        Command::Guard(GuardCommand::Attach { name, all: _, accept_kinds, pins }) => {
+            guard::attach(name.as_deref(), accept_kinds, &pins)
+        }
+        Command::Guard(GuardCommand::Status { json, pins }) => status::run(&guard::pins(&pins, load)?, json),
+        Command::Guard(GuardCommand::Remove { pins }) => guard::remove(&guard::pins(&pins, load)?),
     }
 }
 

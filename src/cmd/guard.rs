@@ -1,98 +1,123 @@
-//! `guard status` and `guard remove`: the pinned kernel programs, with or without a daemon.
+//! `guard attach` and `guard remove`: the pinned kernel programs, with or without a daemon.
+//!
+//! `attach` reads no configuration: it is there for the time in which one is broken. `remove` asks one only where the
+//! pins are, and does without.
 
-use std::collections::BTreeMap;
-use std::io::{Write, stdout};
-use std::path::Path;
+use std::io::{Write, stderr, stdout};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use pve_imds_transport::bpf::{LockError, Pinned, Pins, Program};
-use serde_json::json;
+use pve_imds_model::tap::TapName;
+use pve_imds_transport::bpf::{Held, Idle, LockError, Pins, Program};
+use pve_imds_transport::{Interface, Links};
 
-use crate::config::Checked;
+use super::Usage;
+use crate::app::guard::chain;
+use crate::app::guests::Accept;
+use crate::cli::PinDir;
+use crate::config::{Config, ConfigError, Loaded};
 
-pub(super) fn status(checked: &Checked, json: bool) -> anyhow::Result<()> {
-    let pins = Pins::open(&checked.pin_dir)?;
-    let daemon = match pins.lock() {
-        Ok(_) => None,
-        Err(LockError::Held { pid, .. }) => Some(pid),
-        Err(error) => return Err(error.into()),
-    };
-    let interfaces = by_interface(&pins.list()?);
-    let mut out = stdout().lock();
-    if json {
-        let rows: Vec<_> = interfaces
-            .iter()
-            .map(|((index, name), found)| {
-                json!({"interface": name, "index": index, "programs": found.programs(), "state": found.state()})
-            })
-            .collect();
-        writeln!(out, "{:#}", json!({"daemon": daemon, "interfaces": rows}))?;
-        return Ok(());
+/// Guards one interface, or all of these kinds. Goes on after a failure, and fails in the end.
+pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDir) -> anyhow::Result<()> {
+    if let Some(name) = name.filter(|name| TapName::parse(name).is_none()) {
+        // On an uplink or a bridge the guard would keep the node itself from speaking of the address.
+        let why = "is no guest's interface; those are called tap, VMID, i, NIC (tap106i0)";
+        return Err(Usage(format!("{name:?} {why}")).into());
     }
-    match daemon {
-        Some(pid) => writeln!(out, "pve-imds serves (pid {pid})")?,
-        None if interfaces.is_empty() => writeln!(out, "nobody serves and nothing is guarded")?,
-        None => writeln!(out, "nobody serves: guarded guests get silence")?,
+    let dir = named(pins)?.unwrap_or_else(default_dir);
+    let mut present = present().context("cannot list network interfaces")?;
+    match name {
+        Some(name) => present.retain(|interface| interface.name == name),
+        None => {
+            let accept = Accept { kinds: accept_kinds };
+            present.retain(|interface| accept.tap(interface).is_some());
+        }
     }
-    writeln!(out, "{:<16} {:>6} {:<16} STATE", "INTERFACE", "INDEX", "PROGRAMS")?;
-    for ((index, name), found) in interfaces {
-        let name = name.as_deref().unwrap_or("-");
-        writeln!(out, "{name:<16} {index:>6} {:<16} {}", found.programs().join(","), found.state())?;
+    if let Some(name) = name.filter(|_| present.is_empty()) {
+        bail!("there is no interface {name}; see `ip link`");
     }
-    Ok(())
+    let pins = Pins::open(&dir)?;
+    let mut idle = Idle::load(u32::try_from(present.len()).unwrap_or(u32::MAX))?;
+    let mut failed = 0;
+    // The newest first: its guest is just starting.
+    for interface in present.iter().rev() {
+        match idle.guard(&pins, &interface.name, interface.index) {
+            Ok(Held::Attached) => writeln!(stdout(), "{}: attached", interface.name)?,
+            Ok(Held::Already) => writeln!(stdout(), "{}: already guarded", interface.name)?,
+            // Between the list and its turn it may have gone, and then there is nothing to guard.
+            Err(_) if name.is_none() && !interface.is_there() => {}
+            Err(error) => {
+                failed += 1;
+                writeln!(stderr(), "{}: not guarded: {}", interface.name, chain(&error))?;
+            }
+        }
+    }
+    match failed {
+        0 => Ok(()),
+        1 if name.is_some() => bail!("the interface is open"),
+        _ => bail!("{failed} of {} interfaces are open", present.len()),
+    }
 }
 
-pub(super) fn remove(checked: &Checked) -> anyhow::Result<()> {
-    let pins = Pins::open(&checked.pin_dir)?;
-    // Held until all are gone, so that no daemon starts to pin in between.
+/// Every interface of this namespace, the oldest first.
+fn present() -> anyhow::Result<Vec<Interface>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { Ok(Links::open().await?.present()) })
+}
+
+/// Takes every guard off.
+pub(super) fn remove(pins: &Pins) -> anyhow::Result<()> {
+    // Held until all are gone, so that no daemon starts to pin in between. The lock files stay: whoever waits for one
+    // would wait for a file that nobody else finds any more.
     let _lock = match pins.lock() {
         Err(LockError::Held { pid, .. }) => {
             bail!("pve-imds serves (pid {pid}); stop it first: systemctl stop pve-imds")
         }
         other => other?,
     };
-    let count = pins.list()?.len();
+    let pinned = pins.list()?;
     pins.remove_all().context("some programs are still attached")?;
-    match count {
-        0 => writeln!(stdout(), "nothing was guarded")?,
-        _ => writeln!(stdout(), "removed {count} links; nothing guards the metadata address now")?,
+    let mut out = stdout().lock();
+    let steered = pinned.iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
+    for pin in steered {
+        writeln!(out, "{} (index {}): open", pin.name.as_deref().unwrap_or("-"), pin.ifindex)?;
     }
-    let device = format!("{}a", checked.device_prefix);
-    if Path::new("/sys/class/net").join(&device).exists() {
-        writeln!(stdout(), "our devices stay; to remove them: ip link del {device}")?;
+    match pinned.len() {
+        0 => writeln!(out, "nothing was guarded")?,
+        count => writeln!(out, "removed {count} links; nothing guards the metadata address now")?,
+    }
+    let device = pinned.iter().find(|pin| pin.program == Program::Return).and_then(|pin| pin.name.as_deref());
+    if let Some(device) = device {
+        writeln!(out, "our devices stay; to remove them: ip link del {device}")?;
     }
     Ok(())
 }
 
-/// What is pinned on one interface.
-#[derive(Debug, Default)]
-struct Found {
-    programs: Vec<Program>,
-    defunct: bool,
+/// The pins that are meant: by argument or variable, else by the configuration. One that cannot be read is no reason
+/// not to look where they are by default.
+pub(super) fn pins(pins: &PinDir, load: impl FnOnce() -> Result<Loaded, ConfigError>) -> anyhow::Result<Pins> {
+    let dir = match (named(pins)?, load) {
+        (Some(dir), _) => dir,
+        (None, load) => match load() {
+            Ok(loaded) => loaded.checked.pin_dir,
+            Err(error) => {
+                let dir = default_dir();
+                let (why, shown) = (chain(&error).replace('\n', "; "), dir.display());
+                writeln!(stderr(), "the configuration cannot be used ({why}); looking at {shown} (--pin-dir)")?;
+                dir
+            }
+        },
+    };
+    Ok(Pins::open(&dir)?)
 }
 
-impl Found {
-    fn programs(&self) -> Vec<&'static str> {
-        self.programs.iter().map(|program| program.word()).collect()
-    }
-
-    fn state(&self) -> &'static str {
-        let has = |program| self.programs.contains(&program);
-        match (self.defunct, has(Program::Steer), has(Program::Shield)) {
-            (true, _, _) => "defunct",
-            (false, true, true) => "guarded",
-            (false, false, false) => "ours",
-            (false, _, _) => "half guarded",
-        }
+fn named(pins: &PinDir) -> Result<Option<PathBuf>, Usage> {
+    match &pins.pin_dir {
+        Some(dir) if !dir.is_absolute() => Err(Usage("--pin-dir must be an absolute path".to_owned())),
+        dir => Ok(dir.clone()),
     }
 }
 
-fn by_interface(pins: &[Pinned]) -> BTreeMap<(u32, Option<String>), Found> {
-    let mut interfaces = BTreeMap::<_, Found>::new();
-    for pin in pins {
-        let found = interfaces.entry((pin.ifindex, pin.name.clone())).or_default();
-        found.programs.push(pin.program);
-        found.defunct |= pin.defunct;
-    }
-    interfaces
+fn default_dir() -> PathBuf {
+    Path::new(&Config::default().datapath.pin_dir).to_owned()
 }

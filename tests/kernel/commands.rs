@@ -54,6 +54,8 @@ fn the_guard_is_shown_and_removed_only_when_nobody_serves() {
     let removed = node.product(&["guard", "remove"]);
     assert_eq!(removed.status.code(), Some(0), "{}", text(&removed.stderr));
     assert!(!node.is_guarded("tap101i0"));
+    let out = text(&removed.stdout);
+    assert!(out.contains("tap101i0 (index ") && out.contains("ip link del imdstk-a"), "{out}");
 }
 
 #[test]
@@ -90,16 +92,147 @@ fn every_step_is_passed_and_can_be_died_at() {
             node.namespace.ip("link add tap102i0 type veth peer name stray");
             let rebuilt = || node.management("/metrics").filter(|text| text.contains("{reason=\"gone\"} 1"));
             until(word, || ended().map(drop).or_else(|| node.is_guarded("tap102i0").then_some(())));
+            sh(&format!("ip -n {} link del tap102i0", node.namespace.name()));
             sh(&format!("ip -n {} link del imdstk-a", node.namespace.name()));
             until(word, || ended().map(drop).or_else(|| rebuilt().map(drop)));
             sh(&format!("kill -TERM {}", daemon.id()));
         }
         let status = daemon.wait().unwrap();
         assert_eq!(status.signal(), Some(9), "{word}: {status}");
-        sh(&format!("ip -n {} link del tap102i0", node.namespace.name()));
         assert!(node.is_guarded("tap101i0"), "{word}: the guard stays");
     }
     node.start();
     guest.await_answer();
     guest.has_its_own_files();
+}
+
+/// Exit status, standard output, standard error.
+fn said(output: &std::process::Output) -> (Option<i32>, String, String) {
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A row of `guard status --json`.
+fn row(node: &Node, arguments: &[&str], interface: &str) -> serde_json::Value {
+    let (status, out, err) = said(&node.product(&[&["guard", "status", "--json"], arguments].concat()));
+    assert_eq!(status, Some(0), "{err}");
+    let all: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let rows = all["interfaces"].as_array().unwrap();
+    rows.iter().find(|row| row["interface"] == interface).unwrap_or_else(|| panic!("{interface} in {out}")).clone()
+}
+
+const PINS: [&str; 2] = ["--pin-dir", "/run/imdstk/bpf"];
+
+#[test]
+fn a_refused_configuration_touches_nothing_and_a_guest_born_meanwhile_is_guarded_by_hand() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.vm(102);
+    let first = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    node.start();
+    node.await_guard("tap101i0");
+    first.has_its_own_files();
+    node.stop("TERM");
+    let before = row(&node, &[], "tap101i0");
+    assert_eq!((&before["mode"], &before["state"]), (&"serve".into(), &"guarded".into()), "{before}");
+
+    std::fs::write(node.config(), "emulate: x\n").unwrap();
+    let (status, _, err) = said(&node.product(&["serve"]));
+    assert_eq!(status, Some(64), "{err}");
+    assert_eq!(row(&node, &PINS, "tap101i0"), before, "nothing was touched");
+
+    let second = Guest::plug(&node, 102, Plug::Tap(1), "169.254.1.3/16");
+    let attach = |name: &str| said(&node.product(&["guard", "attach", name, PINS[0], PINS[1]]));
+    assert_eq!(attach("tap102i0"), (Some(0), "tap102i0: attached\n".to_owned(), String::new()));
+    assert_eq!(attach("tap102i0"), (Some(0), "tap102i0: already guarded\n".to_owned(), String::new()));
+    assert_eq!(attach("tap101i0").1, "tap101i0: already guarded\n");
+    assert_eq!(second.curl(&["--connect-timeout", "0.3"], "/nocloud/"), None, "silence");
+    let guarded = row(&node, &PINS, "tap102i0");
+    assert_eq!((&guarded["mode"], &guarded["state"]), (&"drop".into(), &"guarded".into()), "{guarded}");
+    assert!(guarded["drops"].as_u64().unwrap() > 0, "{guarded}");
+    let (status, out, err) = said(&node.product(&["guard", "status"]));
+    // Where pins are by default there is nothing on this node.
+    assert!(status == Some(1) && err.contains("emulate"), "it says why it looks elsewhere: {out}{err}");
+
+    std::fs::write(node.config(), node.settings()).unwrap();
+    node.start();
+    for guest in [&first, &second] {
+        guest.await_answer();
+        guest.has_its_own_files();
+    }
+    assert_eq!(row(&node, &[], "tap102i0")["mode"], "serve", "adopted");
+}
+
+#[test]
+fn only_guests_interfaces_are_guarded_by_hand() {
+    let node = Node::new();
+    for name in ["vmbr0", "tap101", "eth0", "tap0101i0", "imdstk-a"] {
+        let (status, _, err) = said(&node.product(&["guard", "attach", name, PINS[0], PINS[1]]));
+        assert!(status == Some(64) && err.contains("no guest's interface"), "{name}: {err}");
+    }
+    for (arguments, code, what) in [
+        (&["guard", "attach"][..], 64, "IFNAME"),
+        (&["guard", "attach", "tap101i0", "--all"], 64, "--all"),
+        (&["guard", "attach", "--all", "--pin-dir", "bpf"], 64, "absolute"),
+        (&["guard", "attach", "--all", "--pin-dir", "/run/imdstk"], 1, "mount -t bpf"),
+        (&["guard", "attach", "tap101i0", PINS[0], PINS[1]], 1, "there is no interface tap101i0"),
+    ] {
+        let (status, out, err) = said(&node.product(arguments));
+        assert!(status == Some(code) && err.contains(what), "{arguments:?}: {status:?} {out}{err}");
+    }
+}
+
+#[test]
+fn all_of_the_accepted_kinds_are_guarded_at_once_beside_a_daemon_that_does_not_mind() {
+    let mut node = Node::new();
+    let mut guests = Vec::new();
+    for (vmid, plug) in [(101, Plug::Veth), (102, Plug::Tap(1)), (103, Plug::Veth)] {
+        node.vm(vmid);
+        guests.push(Guest::plug(&node, vmid, plug, "169.254.1.2/16"));
+    }
+    let all = |kinds: &[&str]| said(&node.product(&[&["guard", "attach", "--all"], &PINS[..], kinds].concat()));
+    assert_eq!(all(&[]), (Some(0), "tap102i0: attached\n".to_owned(), String::new()), "taps unless told otherwise");
+    let both = ["--accept-kinds", "tun,veth"];
+    let (status, out, _) = all(&both);
+    assert_eq!(status, Some(0));
+    assert_eq!(out, "tap103i0: attached\ntap102i0: already guarded\ntap101i0: attached\n", "the newest first");
+
+    node.start();
+    guests.iter().for_each(Guest::has_its_own_files);
+    let newcomer = Guest::plug(&node, 104, Plug::Veth, "169.254.1.2/16");
+    let all = |kinds: &[&str]| said(&node.product(&[&["guard", "attach", "--all"], &PINS[..], kinds].concat()));
+    let (status, out, err) = all(&both);
+    assert!(status == Some(0) && out.lines().count() == 4, "{out}{err}");
+    node.vm(104);
+    node.await_guard("tap104i0");
+    guests.push(newcomer);
+    for guest in &guests {
+        guest.await_answer();
+        until("the VM is known", || guest.curl(&[], "/nocloud/meta-data").filter(|(status, _)| *status == 200));
+        guest.has_its_own_files();
+    }
+    assert_eq!(node.metric("pve_imds_guard_attachments_total{result=\"failed\"}"), 0.0);
+    assert_eq!(row(&node, &[], "tap104i0")["mode"], "serve");
+}
+
+#[test]
+fn the_guard_of_another_namespace_is_not_taken_for_ours() {
+    let mut node = Node::new();
+    node.vm(101);
+    let _guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    node.start();
+    node.await_guard("tap101i0");
+    let outside = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pve-imds"));
+        text(&command.args(["guard", "status", PINS[0], PINS[1]]).output().unwrap().stdout)
+    };
+    for _ in 0..2 {
+        let status = outside();
+        assert!(status.contains("in another network namespace"), "{status}");
+        assert!(!status.contains("defunct") && !status.contains("tap101i0"), "{status}");
+        assert!(status.lines().any(|line| line.starts_with('-') && line.contains("steer,shield")), "{status}");
+        // Once more without the process that could be asked where it lives.
+        if node.is_running() {
+            node.stop("TERM");
+        }
+    }
 }

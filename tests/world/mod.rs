@@ -228,6 +228,11 @@ impl Node {
         self.daemon.as_ref().unwrap().id()
     }
 
+    /// Whether there is one.
+    pub fn is_running(&self) -> bool {
+        self.daemon.is_some()
+    }
+
     /// Ends the daemon with this signal and waits until it is gone.
     pub fn stop(&mut self, signal: &str) {
         let mut daemon = self.daemon.take().unwrap();

@@ -1,0 +1,115 @@
+//! `guard status`: what is pinned, on whom, and what it dropped.
+//!
+//! Pins are found by path, interfaces by name, and the two need not belong together: the pins of a daemon in another
+//! network namespace can be seen from here, its interfaces cannot. Their indexes are then not looked up.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use pve_imds_transport::bpf::{LockError, Mode, Pinned, Pins, Program};
+use serde_json::json;
+
+pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
+    let daemon = match pins.lock() {
+        Ok(_) => None,
+        Err(LockError::Held { pid, .. }) => Some(pid),
+        Err(error) => return Err(error.into()),
+    };
+    let pinned = pins.list()?;
+    let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| pinned.iter().any(is_foreign));
+    let interfaces = by_interface(&pinned, elsewhere);
+    // Without our devices' links nothing tells the dead from those who live elsewhere.
+    let all_defunct = !interfaces.is_empty() && interfaces.values().all(|found| found.defunct);
+    let mut out = stdout().lock();
+    if json {
+        let rows: Vec<_> = interfaces
+            .iter()
+            .map(|((index, name), found)| {
+                json!({"interface": name, "index": index, "programs": found.programs(), "mode": found.mode.map(Mode::word),
+                       "drops": found.drops, "state": found.state()})
+            })
+            .collect();
+        writeln!(out, "{:#}", json!({"daemon": daemon, "elsewhere": elsewhere, "interfaces": rows}))?;
+        return Ok(());
+    }
+    match daemon {
+        Some(pid) => writeln!(out, "pve-imds serves (pid {pid})")?,
+        None if interfaces.is_empty() => writeln!(out, "nobody serves and nothing is guarded")?,
+        None => writeln!(out, "nobody serves: guarded guests get silence")?,
+    }
+    if elsewhere {
+        writeln!(out, "these interfaces are in another network namespace: indexes are of there, names not known here")?;
+    }
+    if all_defunct {
+        writeln!(out, "none of these interfaces is here: gone, or in another network namespace, to be asked there")?;
+    }
+    writeln!(out, "{:<16} {:>6} {:<16} {:<6} {:>8} STATE", "INTERFACE", "INDEX", "PROGRAMS", "MODE", "DROPS")?;
+    for ((index, name), found) in interfaces {
+        let (name, mode) = (name.as_deref().unwrap_or("-"), found.mode.map_or("-", Mode::word));
+        let drops = found.drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string());
+        let (programs, state) = (found.programs().join(","), found.state());
+        writeln!(out, "{name:<16} {index:>6} {programs:<16} {mode:<6} {drops:>8} {state}")?;
+    }
+    Ok(())
+}
+
+/// Whether the daemon lives in another network namespace than we. `None`: it cannot be told.
+fn in_another_namespace(pid: u32) -> Option<bool> {
+    let of = |process: &str| -> Option<PathBuf> { fs::read_link(format!("/proc/{process}/ns/net")).ok() };
+    Some(of("self")? != of(&pid.to_string())?)
+}
+
+/// A link of our devices that is attached, and not here.
+fn is_foreign(pin: &Pinned) -> bool {
+    match pin.program {
+        Program::Return => pin.ifindex != 0 && pin.defunct,
+        Program::Funnel => pin.ifindex != 0 && pin.name.is_none(),
+        Program::Steer | Program::Shield => false,
+    }
+}
+
+/// What is pinned on one interface.
+#[derive(Debug, Default)]
+struct Found {
+    programs: Vec<Program>,
+    /// What `steer` does with frames that are ours.
+    mode: Option<Mode>,
+    drops: Option<u64>,
+    defunct: bool,
+}
+
+impl Found {
+    fn programs(&self) -> Vec<&'static str> {
+        self.programs.iter().map(|program| program.word()).collect()
+    }
+
+    fn state(&self) -> &'static str {
+        let has = |program| self.programs.contains(&program);
+        match (self.defunct, has(Program::Steer), has(Program::Shield)) {
+            (true, _, _) => "defunct",
+            (false, true, true) => "guarded",
+            (false, false, false) => "ours",
+            (false, _, _) => "half guarded",
+        }
+    }
+}
+
+fn by_interface(pins: &[Pinned], elsewhere: bool) -> BTreeMap<(u32, Option<String>), Found> {
+    let mut interfaces = BTreeMap::<_, Found>::new();
+    for pin in pins {
+        let name = pin.name.clone().filter(|_| !elsewhere);
+        let found = interfaces.entry((pin.ifindex, name)).or_default();
+        found.programs.push(pin.program);
+        // From here an interface of another namespace looks gone; whether it is, only there is known.
+        found.defunct |= pin.defunct && !elsewhere;
+        if pin.program == Program::Steer {
+            found.mode = Some(pin.mode);
+        }
+        if let Some(drops) = pin.drops {
+            found.drops = Some(found.drops.unwrap_or(0) + drops);
+        }
+    }
+    interfaces
+}
