@@ -95,6 +95,7 @@ pub struct Taps {
 pub enum GuardCommand {
     /// Guard interfaces although nobody serves: their guests get silence. Reads no configuration; beside a daemon it
     /// changes nothing of what that guards
+    #[command(override_usage = "pve-imds guard attach [OPTIONS] <IFNAME | --all>")]
     Attach {
         /// Which interface, named as Proxmox names guests' interfaces
         #[arg(value_name = "IFNAME", required_unless_present = "all", conflicts_with = "all")]
