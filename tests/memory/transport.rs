@@ -5,9 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
-use pve_imds_transport::Driver;
 use pve_imds_transport::bpf::Tag;
-use pve_imds_transport::testing::{Impairment, Nic, Switch};
+use pve_imds_transport::testing::{Impairment, Nic};
 
 use crate::support::{EPOCH, World, ask, client, mac, name_tag, seat};
 
@@ -228,17 +227,6 @@ async fn what_is_read_is_given_back_whatever_it_was() {
     }
     assert_eq!(world.switch.refused(), 0);
     ask(&mut client(&nic).await, "/", Bytes::new()).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_aborted_driver_ends_at_once() {
-    let switch = Switch::new(EPOCH, Impairment::default());
-    let (driver, guests) = Driver::new(switch.wire(), EPOCH, || 1);
-    let running = tokio::spawn(driver.run());
-    let begun = tokio::time::Instant::now();
-    guests.abort();
-    running.await.unwrap().unwrap();
-    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 trait ClosedByAll {

@@ -152,7 +152,6 @@ impl<W: Wire> Driver<W> {
             match self.commands.poll_recv(cx) {
                 Poll::Ready(Some(Command::Add(seat, serve))) => self.add(seat, serve),
                 Poll::Ready(Some(Command::Remove(seat))) => self.remove(seat),
-                Poll::Ready(Some(Command::Abort)) => return Ok(Turn::Over),
                 Poll::Ready(None) => {
                     self.closing.get_or_insert_with(|| Instant::now() + bounds::LAST_DELIVERY);
                     break;

@@ -51,18 +51,12 @@ impl Guests {
     pub fn remove(&self, seat: Seat) {
         let _ = self.0.send(Command::Remove(seat));
     }
-
-    /// The driver ends at once, whatever is under way: the wire it reads is of no use any more.
-    pub fn abort(&self) {
-        let _ = self.0.send(Command::Abort);
-    }
 }
 
 /// What the driver is told.
 pub(crate) enum Command {
     Add(Seat, Box<dyn Serve>),
     Remove(Seat),
-    Abort,
 }
 
 impl fmt::Debug for Command {
@@ -70,7 +64,6 @@ impl fmt::Debug for Command {
         match self {
             Self::Add(seat, _) => f.debug_tuple("Add").field(seat).finish(),
             Self::Remove(seat) => f.debug_tuple("Remove").field(seat).finish(),
-            Self::Abort => f.write_str("Abort"),
         }
     }
 }

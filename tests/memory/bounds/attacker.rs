@@ -17,7 +17,7 @@ use hyper::body::Body;
 use hyper::body::Incoming;
 use pve_imds_transport::bpf::Tag;
 use pve_imds_transport::testing::{Holdings, Impairment, Nic, Probe, Raw, Spoken, Switch, SwitchWire};
-use pve_imds_transport::{Driver, Guests, Peer, Seat, Serve, Server, TapStream, Wire};
+use pve_imds_transport::{Account, Driver, Guests, Peer, Seat, Serve, Server, TapStream, Wire};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -38,12 +38,34 @@ struct Overheard {
 }
 
 impl Wire for Overheard {
+    type Frame = <SwitchWire as Wire>::Frame;
+
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.inner.poll_ready(cx)
     }
 
-    fn recv(&mut self, frame: &mut Vec<u8>) -> bool {
-        self.inner.recv(frame)
+    fn next(&mut self) -> Option<(Option<Tag>, Self::Frame)> {
+        self.inner.next()
+    }
+
+    fn read(&mut self, frame: Self::Frame, into: &mut Vec<u8>) {
+        self.inner.read(frame, into);
+    }
+
+    fn lent(&self, account: Account) -> i32 {
+        self.inner.lent(account)
+    }
+
+    fn returned(&self, account: Account) -> u32 {
+        self.inner.returned(account)
+    }
+
+    fn give_back(&mut self, account: Account, amount: i32) {
+        self.inner.give_back(account, amount);
+    }
+
+    fn reclaim(&mut self) {
+        self.inner.reclaim();
     }
 
     fn room(&mut self) -> usize {
