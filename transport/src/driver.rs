@@ -55,7 +55,7 @@ pub struct Driver<W: Wire> {
     started: Instant,
     /// Nobody can give us commands any more; what is under way has until then.
     closing: Option<Instant>,
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     frame: Vec<u8>,
 }
 

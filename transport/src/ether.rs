@@ -82,7 +82,9 @@ fn ipv4(payload: &[u8]) -> Result<Inbound<'_>, Refused> {
     if header[16..20] != METADATA_IP.octets() {
         return Err(Refused::NotOurs);
     }
-    payload.get(..length).map(Inbound::Ipv4).ok_or(Refused::Truncated)
+    // Neither longer than its frame nor shorter than the header that says so.
+    let packet = payload.get(..length).filter(|packet| packet.len() >= header.len());
+    packet.map(Inbound::Ipv4).ok_or(Refused::Truncated)
 }
 
 fn arp(payload: &[u8]) -> Result<Inbound<'_>, Refused> {
@@ -160,6 +162,7 @@ mod tests {
         let rows: Vec<(&str, Vec<u8>, Result<Inbound<'_>, Refused>)> = vec![
             ("ip, padding cut", frame(None, TYPE_IPV4, &ours), Ok(Inbound::Ipv4(&ours[..38]))),
             ("ip longer than its frame", frame(None, TYPE_IPV4, &packet(41, us)), Err(Refused::Truncated)),
+            ("ip shorter than its header", frame(None, TYPE_IPV4, &packet(19, us)), Err(Refused::Truncated)),
             ("ip for others", frame(None, TYPE_IPV4, &packet(40, [10, 0, 0, 1])), Err(Refused::NotOurs)),
             ("ip cut", frame(None, TYPE_IPV4, &ours[..19]), Err(Refused::Truncated)),
             (
@@ -201,11 +204,88 @@ mod tests {
         assert_eq!(answer[38..42], [169, 254, 1, 2]);
     }
 
+    /// What `parse` has to say, from the bytes' places alone: which of them are the packet, or who asks.
+    fn spelled_out(frame: &[u8]) -> Result<Inbound<'_>, Refused> {
+        const QUESTION: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
+        let us = [169, 254, 169, 254];
+        if frame.len() < 14 {
+            return Err(Refused::Truncated);
+        }
+        if frame[0] & 3 != 2 || frame[4] >= 16 || frame[0] & 4 == 0 && frame[1..3] != [0, 0] {
+            return Err(Refused::NoTag);
+        }
+        match (u16::from_be_bytes([frame[12], frame[13]]), frame.len()) {
+            (0x0800, ..34) | (0x0806, ..42) => Err(Refused::Truncated),
+            (0x0800, _) if frame[30..34] != us => Err(Refused::NotOurs),
+            (0x0800, length) => match 14 + usize::from(frame[16]) * 256 + usize::from(frame[17]) {
+                end if (34..=length).contains(&end) => Ok(Inbound::Ipv4(&frame[14..end])),
+                _ => Err(Refused::Truncated),
+            },
+            (0x0806, _) if frame[14..22] != QUESTION || frame[38..42] != us => Err(Refused::NotOurs),
+            (0x0806, _) => Ok(Inbound::ArpRequest {
+                sender: Ipv4Addr::new(frame[28], frame[29], frame[30], frame[31]),
+                hardware: [frame[22], frame[23], frame[24], frame[25], frame[26], frame[27]],
+            }),
+            _ => Err(Refused::NotOurs),
+        }
+    }
+
+    /// The same verdict, and of a packet the same bytes at the same place.
+    fn agree(frame: &[u8]) {
+        let got = parse(frame).map(|(_, _, inbound)| inbound);
+        let expected = spelled_out(frame);
+        let there = match (&got, &expected) {
+            (Ok(Inbound::Ipv4(got)), Ok(Inbound::Ipv4(expected))) => std::ptr::eq(*got, *expected),
+            _ => got == expected,
+        };
+        assert!(there, "{frame:02x?}: {got:?} and not {expected:?}");
+    }
+
+    /// Payloads of 66 bytes, so that frames are 80: ours, somebody else's, and nothing.
+    fn shapes() -> [[u8; 66]; 5] {
+        let us = METADATA_IP.octets();
+        let shape = |payload: &[u8]| {
+            let mut shape = [0; 66];
+            shape[..payload.len()].copy_from_slice(payload);
+            shape
+        };
+        [
+            shape(&packet(40, us)),
+            shape(&packet(66, us)),
+            shape(&arp_request(1, us)[..28]),
+            shape(&arp_request(2, us)[..28]),
+            [0xff; 66],
+        ]
+    }
+
     #[test]
-    fn no_frame_makes_it_panic() {
-        let whole = frame(Some(1), TYPE_ARP, &arp_request(1, METADATA_IP.octets()));
-        for length in 0..whole.len() {
-            let _ = parse(&whole[..length]);
+    fn every_ethertype_at_every_length_is_judged_right() {
+        for shape in shapes() {
+            for kind in 0..=u16::MAX {
+                let frame = frame(None, kind.to_be_bytes(), &shape);
+                (0..=frame.len()).for_each(|length| agree(&frame[..length]));
+            }
+        }
+    }
+
+    #[test]
+    fn every_value_of_every_header_byte_is_judged_right_at_every_length() {
+        for (kind, shape, header) in [(TYPE_IPV4, shapes()[0], 34), (TYPE_ARP, shapes()[2], 42)] {
+            let whole = frame(Some(42), kind, &shape);
+            for (place, value) in (0..header).flat_map(|place| (0..=255).map(move |value| (place, value))) {
+                let mut frame = whole.clone();
+                frame[place] = value;
+                (0..=frame.len()).for_each(|length| agree(&frame[..length]));
+            }
+        }
+    }
+
+    #[test]
+    fn every_length_a_packet_can_claim_is_judged_right() {
+        let us = METADATA_IP.octets();
+        for claimed in 0..=u16::MAX {
+            let frame = frame(None, TYPE_IPV4, &packet(claimed, us));
+            [34, 35, 53, 54].into_iter().for_each(|length| agree(&frame[..length]));
         }
     }
 }

@@ -64,4 +64,58 @@ mod tests {
             slots.free(seat);
         }
     }
+
+    /// What has to hold, said another way: who is free since when, who sits where, which holder each slot had last.
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Model {
+        free: Vec<u16>,
+        held: Vec<(u16, u8)>,
+        last: [Option<u8>; 3],
+    }
+
+    impl Model {
+        fn take(&mut self, got: Option<(u16, u8)>) {
+            let Some((slot, generation)) = got else {
+                return assert_eq!(self.held.len(), 3, "a seat is refused only when all are taken");
+            };
+            assert!(self.held.iter().all(|(held, _)| *held != slot), "nobody sits there");
+            assert_eq!(self.free.remove(0), slot, "first freed, first reused");
+            assert_ne!(self.last[usize::from(slot)], Some(generation), "another generation than the last holder's");
+            self.last[usize::from(slot)] = Some(generation);
+            self.held.push((slot, generation));
+            self.held.sort_unstable();
+        }
+
+        fn free(&mut self, seat: (u16, u8)) {
+            self.held.retain(|held| *held != seat);
+            self.free.push(seat.0);
+        }
+    }
+
+    #[test]
+    fn no_sequence_of_twelve_gives_a_seat_twice() {
+        let start = (Slots::new(3).free, Model { free: vec![0, 1, 2], held: Vec::new(), last: [None; 3] });
+        let mut seen = std::collections::HashSet::new();
+        let mut layer = vec![start];
+        for _ in 0..12 {
+            let mut next = Vec::new();
+            for (free, model) in layer.drain(..) {
+                let mut taken = (Slots { free: free.clone() }, model.clone());
+                taken.1.take(taken.0.take().map(numbers));
+                let freed = model.held.iter().map(|&(slot, generation)| {
+                    let mut freed = (Slots { free: free.clone() }, model.clone());
+                    let seat = Seat { slot: Slot::new(slot).unwrap(), generation: Generation::new(generation) };
+                    freed.0.free(seat);
+                    freed.1.free((slot, generation));
+                    freed
+                });
+                let unseen = |(slots, model): &(Slots, Model)| {
+                    seen.insert((slots.free.iter().copied().map(numbers).collect::<Vec<_>>(), model.clone()))
+                };
+                next.extend(freed.chain([taken]).filter(unseen).map(|(slots, model)| (slots.free, model)));
+            }
+            layer = next;
+        }
+        assert!(seen.len() > 300, "{} states", seen.len());
+    }
 }

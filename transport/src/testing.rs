@@ -21,6 +21,7 @@ use tokio::time::{Instant, Sleep};
 use crate::seats::Seat;
 use crate::wire::{Account, Wire};
 
+pub mod fuzz;
 mod guest;
 mod probe;
 mod raw;
