@@ -8,6 +8,7 @@
 
 mod bounds;
 mod commands;
+mod properties;
 mod stack;
 mod support;
 mod transport;
