@@ -10,31 +10,31 @@ use std::path::Path;
 use std::sync::Once;
 
 #[path = "../fuzz/properties.rs"]
-mod properties;
+mod targets;
 
 #[test]
 fn a_frame_is_read_within_its_bounds_and_answered_where_it_came_from() {
-    hold("frame", properties::frame, 30_000);
+    hold("frame", targets::frame, 50_000);
 }
 
 #[test]
 fn a_tag_has_one_spelling() {
-    hold("tag", properties::tag, 10_000);
+    hold("tag", targets::tag, 20_000);
 }
 
 #[test]
 fn a_path_is_one_endpoint_and_no_other_vms() {
-    hold("path", properties::path, 10_000);
+    hold("path", targets::path, 20_000);
 }
 
 #[test]
 fn a_connection_hears_http_and_its_own_vm_whatever_it_says() {
-    hold("request", properties::request, 1_000);
+    hold("request", targets::request, 3_000);
 }
 
 #[test]
 fn a_hostile_guest_keeps_to_its_share_and_its_neighbour_is_served() {
-    hold("conversation", properties::conversation, 500);
+    hold("conversation", targets::conversation, 2_000);
 }
 
 /// Tries the corpus of `target` and `count` inputs made of it.
@@ -98,7 +98,7 @@ const LONGEST: usize = 4096;
 /// A seed with a few things done to it.
 fn spoiled(seeds: &[(String, Vec<u8>)], dice: &mut Dice) -> Vec<u8> {
     let mut input = seeds[dice.below(seeds.len())].1.clone();
-    for _ in 0..=dice.below(6) {
+    for _ in 0..=dice.below(4) {
         let at = dice.below(input.len() + 1);
         let end = (at + 1 + dice.below(16)).min(input.len());
         match dice.below(8) {
