@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench check
+.PHONY: help demo test bench fuzz check
 
 target := $(or $(CARGO_TARGET_DIR),target)
 tier := @tests/setup/tier.sh
@@ -11,9 +11,11 @@ tier := @tests/setup/tier.sh
 # A machine that runs this must not change what was committed.
 locked := $(if $(CI),--locked)
 
-# One tool of the Rust world is not in Debian; it stays in target/ and out of anybody's ~/.cargo.
+# Two tools of the Rust world are not in Debian; they stay in target/ and out of anybody's ~/.cargo.
 deny_version := 0.20.2
 deny := target/tools/cargo-deny-$(deny_version)/bin/cargo-deny
+fuzz_version := 0.13.2
+fuzzer := target/tools/cargo-fuzz-$(fuzz_version)/bin/cargo-fuzz
 
 # Tests that make namespaces and attach programs need root. `test = false` in their manifest keeps them out of a plain
 # `cargo test`; they are named here, and sudo runs them where we are not root.
@@ -57,6 +59,12 @@ bench: ## Measure what is promised, against nginx and kernel TCP, and print the 
 	@server=$$(cargo build $(locked) --quiet --release --bench server --message-format json | sed -n '/"kind":\["bench"\]/s/.*"executable":"\([^"]*\)".*/\1/p'); \
 	tests/bench/run.sh $(target)/release/pve-imds "$$server" $(target)/release/examples/cost $(target)/bench $(ROWS)
 
+fuzz: ## Try what guests may send, SECONDS=60 for each target, with a nightly compiler (TARGETS="frame path": only these)
+	@tests/setup/packages.sh build
+	@tests/fuzz/run.sh --check
+	@$(MAKE) --silent $(fuzzer)
+	@tests/fuzz/run.sh $(fuzzer) $(target)/fuzz $(or $(SECONDS),60) $(TARGETS)
+
 check: ## Formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -64,3 +72,6 @@ check: ## Formatting and lints only
 
 $(deny):
 	$(tier) "cargo-deny, once" cargo install --quiet --locked cargo-deny --version $(deny_version) --root target/tools/cargo-deny-$(deny_version)
+
+$(fuzzer):
+	$(tier) "cargo-fuzz, once" cargo install --quiet --locked cargo-fuzz --version $(fuzz_version) --root target/tools/cargo-fuzz-$(fuzz_version)
