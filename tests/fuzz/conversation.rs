@@ -126,7 +126,8 @@ impl<'a> Script<'a> {
     /// One step. `None`: the script is over.
     async fn step(&mut self) -> Option<()> {
         let what = self.byte().filter(|_| self.frames > 0)?;
-        let line = usize::from(what >> 4 & 7);
+        let block = what >> 4 & 7;
+        let line = usize::from(block);
         match what & 0xf {
             0 => self.open(line),
             1 => self.segment(line, ACK, &[], &[]),
@@ -166,13 +167,13 @@ impl<'a> Script<'a> {
             }
             11 => {
                 let (count, first) = (self.byte()?, self.byte()?);
-                (0..count).for_each(|n| self.flood(SYN, n.wrapping_add(first), 0));
+                (0..count).for_each(|n| self.stranger([10, 1, block, n.wrapping_add(first)], SYN, 0));
             }
             12 => {
                 let request = REQUESTS[usize::from(self.byte()?) % REQUESTS.len()];
                 self.segment(line, ACK | PSH, &[], request);
             }
-            13 => self.crowd().await?,
+            13 => self.crowd(block).await?,
             14 => self.arp(),
             _ => self.lines[line].window = self.word()?,
         }
@@ -237,26 +238,22 @@ impl<'a> Script<'a> {
         Some(())
     }
 
-    /// A segment from somewhere else.
-    fn flood(&mut self, flags: u8, n: u8, acknowledged: u32) {
-        let (source, port, sequence) = ([10, 0, 0, n], 50_000 + u16::from(n), u32::from(flags & ACK != 0));
+    /// A segment from one of many addresses.
+    fn stranger(&mut self, source: [u8; 4], flags: u8, acknowledged: u32) {
+        let (port, sequence) = (50_000 + u16::from(source[3]), u32::from(flags & ACK != 0));
         let segment = Segment { source, port, sequence, acknowledged, flags, window: 1000, options: &[], payload: &[] };
         self.say(segment.frame(self.mac));
     }
 
     /// So many connections that are opened and then say nothing.
-    async fn crowd(&mut self) -> Option<()> {
+    async fn crowd(&mut self, block: u8) -> Option<()> {
         let (count, first) = (self.byte()?, self.byte()?);
-        for n in (0..count).map(|n| n.wrapping_add(first)) {
-            self.flood(SYN, n, 0);
+        for source in (0..count).map(|n| [10, 0, block, n.wrapping_add(first)]) {
+            self.stranger(source, SYN, 0);
             sleep(Duration::from_millis(1)).await;
-            let mut next = 0;
-            while let Some(frame) = self.rogue.hear() {
-                next = Answer::read(&frame)
-                    .filter(|answer| answer.port == 50_000 + u16::from(n))
-                    .map_or(next, |it| it.next);
-            }
-            self.flood(ACK, n, next);
+            let answers = std::iter::from_fn(|| self.rogue.hear());
+            let next = answers.filter_map(|frame| Answer::read(&frame)).map(|answer| answer.next).last();
+            self.stranger(source, ACK, next.unwrap_or(0));
         }
         Some(())
     }
