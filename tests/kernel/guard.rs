@@ -1,37 +1,11 @@
 //! Nobody but the daemon speaks as the metadata address, whether it lives or not.
 
-use std::process::{Child, Stdio};
+use std::process::Child;
 
 use crate::world::capture::Capture;
-use crate::world::{Guest, Namespace, Node, Plug, run, until};
-
-/// Another port of the bridge, where somebody claims the metadata address and answers to it.
-struct Rogue {
-    namespace: Namespace,
-    server: Child,
-}
-
-impl Rogue {
-    fn new(node: &Node) -> Self {
-        let namespace = Namespace::new("rogue");
-        node.namespace.ip(&format!("link add rogue0 type veth peer name eth0 netns {}", namespace.name()));
-        node.namespace.ip("link set rogue0 up master vmbr0");
-        namespace.ip("link set eth0 up");
-        namespace.ip("addr add 169.254.169.254/16 dev eth0");
-        run("mkdir -p /run/imdstk/rogue/nocloud && echo evil > /run/imdstk/rogue/nocloud/user-data");
-        let mut command = namespace.command("busybox");
-        command.args(["httpd", "-f", "-p", "169.254.169.254:80", "-h", "/run/imdstk/rogue"]);
-        let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Self { namespace, server }
-    }
-}
-
-impl Drop for Rogue {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
+use crate::world::chatter::programs;
+use crate::world::rogue::Rogue;
+use crate::world::{Guest, Namespace, Node, Plug, until};
 
 fn guest_asks(guest: &Guest) -> Option<(u16, String)> {
     guest.curl(&["--connect-timeout", "2"], "/nocloud/user-data")
@@ -73,19 +47,6 @@ fn a_rogue_responder_is_never_heard_and_would_be_without_the_guard() {
     }
 }
 
-/// Everything a guest can send towards the address, in the background, for some seconds.
-fn chatter(guest: &Guest) -> Child {
-    let script = "for n in $(seq 60); do \
-        timeout 0.2 curl -s -m 1 http://169.254.169.254/ ; \
-        timeout 0.1 curl -s -m 1 http://169.254.169.254:443/ ; \
-        echo x > /dev/udp/169.254.169.254/53 ; \
-        busybox ping -c 1 -W 1 169.254.169.254 & \
-        busybox arping -q -c 1 -w 1 -I eth0 169.254.169.254 & \
-        sleep 0.05; done; wait";
-    let mut command = guest.namespace.command("bash");
-    command.args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
 #[test]
 fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_back() {
     let mut node = Node::new();
@@ -100,7 +61,7 @@ fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_ba
         Guest::plug(&node, 102, Plug::Veth, "169.254.1.3/16"),
     ];
     let control = [Capture::start(&node.namespace, "vmbr0"), Capture::start(&uplink, "eth0")];
-    let mut talking = chatter(&guests[0]);
+    let mut talking = programs(&guests[0]);
     talking.wait().unwrap();
     for capture in control {
         assert!(!capture.stop().is_empty(), "the control: without the guard the bridge hears it");
@@ -108,7 +69,7 @@ fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_ba
     node.start();
     guests.iter().for_each(|guest| node.await_guard(&format!("tap{}i0", guest.vmid)));
     let captures = [Capture::start(&node.namespace, "vmbr0"), Capture::start(&uplink, "eth0")];
-    let mut talking: Vec<Child> = guests.iter().map(chatter).collect();
+    let mut talking: Vec<Child> = guests.iter().map(programs).collect();
     for _ in 0..3 {
         node.stop("KILL");
         assert_eq!(guest_asks(&guests[0]), None, "silence while nobody serves");
@@ -136,7 +97,7 @@ fn a_rename_never_opens_the_guard() {
     node.await_guard("tap101i0");
     guest.has_its_own_files();
     let capture = Capture::start(&node.namespace, "vmbr0");
-    let mut talking = chatter(&guest);
+    let mut talking = programs(&guest);
     let mut name = 101;
     while talking.try_wait().unwrap().is_none() {
         let next = 203 - name;

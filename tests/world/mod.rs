@@ -10,9 +10,17 @@
 )]
 
 pub mod capture;
+pub mod chatter;
+pub mod figures;
+pub mod flood;
+pub mod frames;
 pub mod machine;
+pub mod memory;
+pub mod probe;
+pub mod rogue;
 pub mod sink;
 pub mod tap;
+pub mod wire;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -341,6 +349,19 @@ impl Guest {
         self.relay.as_ref().unwrap()
     }
 
+    /// A way to send frames of a test's own making on the guest's link.
+    pub fn wire(&self) -> wire::Wire {
+        match &self.relay {
+            Some(relay) => relay.wire(),
+            None => wire::Wire::packet(&self.namespace, "eth0"),
+        }
+    }
+
+    /// Its interface on the node.
+    pub fn tap(&self) -> String {
+        format!("tap{}i0", self.vmid)
+    }
+
     pub fn mac(vmid: u32) -> String {
         format!("bc:24:11:{:02x}:{:02x}:{:02x}", vmid >> 16 & 0xff, vmid >> 8 & 0xff, vmid & 0xff)
     }
@@ -371,13 +392,18 @@ impl Guest {
         }
     }
 
+    /// What only this guest's user data says.
+    pub fn user_data(&self) -> String {
+        format!("#cloud-config\nhostname: only-for-{}", self.vmid)
+    }
+
     /// The four files are this guest's own.
     #[track_caller]
     pub fn has_its_own_files(&self) {
         let vmid = self.vmid;
         let meta = format!("instance-id: \"00000000-0000-4000-8000-{vmid:012}\"\nlocal-hostname: \"vm{vmid}\"\n");
         assert_eq!(self.get("/nocloud/meta-data"), meta);
-        assert_eq!(self.get("/nocloud/user-data"), format!("#cloud-config\nhostname: only-for-{vmid}"));
+        assert_eq!(self.get("/nocloud/user-data"), self.user_data());
         assert_eq!(self.get("/nocloud/vendor-data"), "");
         let network = self.get("/nocloud/network-config");
         assert!(network.contains(&format!("macaddress: \"{}\"", Self::mac(vmid))), "{network}");

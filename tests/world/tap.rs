@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Namespace;
+use super::wire::Wire;
 
 /// Copies frames until it is dropped; both taps go with it.
 pub struct Relay {
@@ -23,6 +24,9 @@ pub struct Relay {
     threads: Vec<JoinHandle<()>>,
     /// Frames from the guest, by queue.
     pub sent: Arc<Vec<AtomicU64>>,
+    /// The node's side of the first queue.
+    outside: Arc<File>,
+    offloads: bool,
 }
 
 impl Relay {
@@ -42,8 +46,10 @@ impl Relay {
         let stop = Arc::new(AtomicBool::new(false));
         let sent: Arc<Vec<AtomicU64>> = Arc::new((0..queues).map(|_| AtomicU64::new(0)).collect());
         let mut threads = Vec::new();
+        let outsides: Vec<_> = outsides.into_iter().map(Arc::new).collect();
+        let first = outsides[0].clone();
         for (queue, (outside, inside)) in outsides.into_iter().zip(insides).enumerate() {
-            let (outside, inside) = (Arc::new(outside), Arc::new(inside));
+            let inside = Arc::new(inside);
             let (stop_in, stop_out, sent) = (stop.clone(), stop.clone(), sent.clone());
             let (o, i) = (outside.clone(), inside.clone());
             threads.push(std::thread::spawn(move || {
@@ -54,7 +60,12 @@ impl Relay {
             }));
             threads.push(std::thread::spawn(move || copy(&outside, &inside, &stop_out, |frame| untag(frame, vlan))));
         }
-        Self { stop, threads, sent }
+        Self { stop, threads, sent, outside: first, offloads: kind.offloads }
+    }
+
+    /// A way to write into the node's tap beside the guest's kernel.
+    pub fn wire(&self) -> Wire {
+        Wire::tap(self.outside.try_clone().unwrap().into(), self.offloads)
     }
 }
 
