@@ -7,6 +7,7 @@
 #[path = "../world/mod.rs"]
 mod world;
 
+mod churn;
 mod commands;
 mod devices;
 mod guard;

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use pve_imds_transport::bpf::METADATA_MAC;
 
+use super::rogue::Rogue;
 use super::{Guest, Namespace};
 
 /// Whatever speaks to or of a metadata address: ARP, IPv4, IPv6, and neighbour discovery about it.
@@ -24,6 +25,10 @@ fn tagged(filter: &str) -> String {
     format!("({filter}) or (vlan and (({filter}) or (vlan and ({filter}))))")
 }
 
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// tcpdump on one interface.
 pub struct Capture {
     tcpdump: Child,
@@ -32,21 +37,22 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// All that speaks to or of a metadata address. Returns when it listens.
+    /// All that speaks to or of a metadata address, except what the rogue itself sends. Returns when it listens.
     pub fn start(namespace: &Namespace, interface: &str) -> Self {
-        Self::of(namespace, interface, "inout", &tagged(SPOKEN))
+        let rogue = mac(Rogue::MAC);
+        Self::of(namespace, interface, "inout", &format!("not ether src {rogue} and ({})", tagged(SPOKEN)))
     }
 
     /// What a guest hears in a metadata address's name, from anybody but us.
     pub fn of_forgeries(guest: &Guest) -> Self {
-        let ours = METADATA_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        let ours = mac(METADATA_MAC);
         Self::of(&guest.namespace, "eth0", "in", &format!("not ether src {ours} and ({})", tagged(CLAIMED)))
     }
 
     fn of(namespace: &Namespace, interface: &str, direction: &str, filter: &str) -> Self {
         let mut command = namespace.command("tcpdump");
         // A large buffer: a frame that was not written down is not a frame that was not there.
-        command.args(["-i", interface, "-Q", direction, "-B", "16384", "-n", "-e", "-l", "-p", "--immediate-mode"]);
+        command.args(["-i", interface, "-Q", direction, "-B", "16384", "-n", "-e", "-l", "--immediate-mode"]);
         command.arg(filter);
         let mut tcpdump = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut errors = BufReader::new(tcpdump.stderr.take().unwrap());

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::wire::Wire;
-use super::{Guest, frames};
+use super::{Guest, frames, until};
 
 /// What a guest's kernel and its programs send by themselves, for about six seconds.
 pub fn programs(guest: &Guest) -> Child {
@@ -26,11 +26,11 @@ pub fn programs(guest: &Guest) -> Child {
 #[derive(Debug)]
 pub struct Chatter {
     stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
+    rounds: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Between two frames: some thousand a second are more than any client sends and leave the processors to others.
+/// Between two frames: two thousand a second are more than any client sends and leave the processors to others.
 const PAUSE: Duration = Duration::from_micros(500);
 
 impl Chatter {
@@ -41,20 +41,25 @@ impl Chatter {
 
     /// These frames.
     pub fn of(wire: Wire, frames: Vec<Vec<u8>>) -> Self {
-        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, counter) = (stop.clone(), sent.clone());
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counter) = (stop.clone(), rounds.clone());
         let thread = std::thread::spawn(move || {
-            for frame in frames.iter().cycle().take_while(|_| !stopped.load(Ordering::Relaxed)) {
-                counter.fetch_add(wire.send(frame).into(), Ordering::Relaxed);
-                std::thread::sleep(PAUSE);
+            while !stopped.load(Ordering::Relaxed) {
+                for frame in &frames {
+                    // A link that is down or gone loses it; it may come back.
+                    let _ = wire.send(frame);
+                    std::thread::sleep(PAUSE);
+                }
+                counter.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Self { stop, sent, thread: Some(thread) }
+        Self { stop, rounds, thread: Some(thread) }
     }
 
-    /// Frames that the link took so far.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+    /// Waits until each frame was tried once more.
+    pub fn once_around(&self) {
+        let round = self.rounds.load(Ordering::Relaxed);
+        until("all is said once more", || (self.rounds.load(Ordering::Relaxed) > round + 1).then_some(()));
     }
 }
 

@@ -39,8 +39,7 @@ pub enum Flood {
 }
 
 impl Flood {
-    pub const ALL: [Self; 6] =
-        [Self::Segments, Self::Supers, Self::Syns, Self::Slow, Self::Headers, Self::HalfClosed];
+    pub const ALL: [Self; 6] = [Self::Segments, Self::Supers, Self::Syns, Self::Slow, Self::Headers, Self::HalfClosed];
 
     /// The word for it in figures.
     pub const fn word(self) -> &'static str {
@@ -237,8 +236,7 @@ fn peers(run: Run, namespace: &Namespace, many: usize, act: fn(&Held) -> Turn) -
             // So many a round that those there are get their turn meanwhile.
             let missing = (many - held.len()).min(200);
             held.extend((0..missing).filter_map(|_| Held::dial(address)));
-            let mut polled: Vec<PollFd> =
-                held.iter().map(|peer| PollFd::new(&peer.socket, peer.waits_for())).collect();
+            let mut polled: Vec<PollFd> = held.iter().map(|peer| PollFd::new(&peer.socket, peer.waits_for())).collect();
             let _ = poll(&mut polled, Some(&moment));
             let ready: Vec<PollFlags> = polled.iter().map(PollFd::revents).collect();
             let mut ready = ready.into_iter();

@@ -93,9 +93,10 @@ pub fn from_bridge() -> Vec<(Reason, Frame)> {
 
 /// A neighbour discovery message behind extension headers of these types, outermost first.
 fn behind(headers: &[u8], kind: u8, target: Ipv6Addr) -> Frame {
-    let nested = headers.iter().rev().fold((ICMPV6, neighbour(kind, target)), |(next, rest), header| {
-        (*header, extension(next, 1, &rest))
-    });
+    let nested = headers
+        .iter()
+        .rev()
+        .fold((ICMPV6, neighbour(kind, target)), |(next, rest), header| (*header, extension(next, 1, &rest)));
     Frame::ipv6(GUEST_IPV6, GUEST_IPV6, nested.0, &nested.1)
 }
 

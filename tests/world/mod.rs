@@ -20,6 +20,7 @@ pub mod probe;
 pub mod rogue;
 pub mod sink;
 pub mod tap;
+pub mod watch;
 pub mod wire;
 
 use std::fs::{self, File};
@@ -260,6 +261,11 @@ impl Node {
         let text = self.management("/metrics").unwrap();
         let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
         line.and_then(|line| line.rsplit(' ').next()).map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// How often an interface was guarded since the start.
+    pub fn guarded(&self) -> f64 {
+        self.metric("pve_imds_guard_attachments_total{result=\"guarded\"}")
     }
 
     /// Whether both programs are pinned for this interface.
