@@ -10,6 +10,7 @@ mod world;
 mod churn;
 mod commands;
 mod devices;
+mod floods;
 mod guard;
 mod links;
 mod serving;
