@@ -14,3 +14,4 @@ mod floods;
 mod guard;
 mod links;
 mod serving;
+mod upgrade;

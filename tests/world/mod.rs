@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use pve_imds_datasources::backends::testing::{PveTree, sample_config};
 use pve_imds_model::vm::VmId;
+use pve_imds_transport::bpf::METADATA_MAC;
 
 /// Ours, in the kernel's tables.
 pub const PREFIX: &str = "imdstk";
@@ -361,6 +362,12 @@ impl Guest {
             Some(relay) => relay.wire(),
             None => wire::Wire::packet(&self.namespace, "eth0"),
         }
+    }
+
+    /// Puts the metadata address into the guest's neighbour table for good, as after a migration: it never asks for it.
+    pub fn knows_us(&self) {
+        let mac = METADATA_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        self.namespace.ip(&format!("neigh replace 169.254.169.254 lladdr {mac} dev eth0 nud permanent"));
     }
 
     /// Its interface on the node.
