@@ -14,4 +14,5 @@ mod floods;
 mod guard;
 mod links;
 mod serving;
+mod thousand;
 mod upgrade;

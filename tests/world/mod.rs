@@ -11,6 +11,7 @@
 
 pub mod capture;
 pub mod chatter;
+pub mod crowd;
 pub mod figures;
 pub mod flood;
 pub mod frames;
@@ -59,13 +60,19 @@ pub fn sh(command: &str) -> Output {
 
 /// Waits until `probe` yields something; what it waited for is named when it never does.
 #[track_caller]
-pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, probe)
+}
+
+/// The same for what takes its time.
+#[track_caller]
+pub fn until_within<T>(patience: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = probe() {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(begun.elapsed() < patience, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -202,7 +209,7 @@ impl Node {
 
     /// Gives a VM a configuration with its number in the Notes.
     pub fn vm(&mut self, vmid: u32) {
-        let notes = format!("<!--#user-data\n#cloud-config\nhostname: only-for-{vmid}\n-->");
+        let notes = format!("<!--#user-data\n{}\n-->", user_data(vmid));
         self.tree.put(vmid, &sample_config(VmId::new(vmid).unwrap(), &notes)).unwrap();
     }
 
@@ -259,7 +266,8 @@ impl Node {
 
     /// The value of one metric.
     pub fn metric(&self, name: &str) -> f64 {
-        let text = self.management("/metrics").unwrap();
+        // A machine that is busy with other things may let it wait for longer than `curl` does.
+        let text = until("the metrics are read", || self.management("/metrics"));
         let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
         line.and_then(|line| line.rsplit(' ').next()).map_or(0.0, |value| value.parse().unwrap())
     }
@@ -273,6 +281,12 @@ impl Node {
     pub fn is_guarded(&self, interface: &str) -> bool {
         let index = self.namespace.index(interface);
         ["steer", "shield"].iter().all(|program| Self::pin_dir().join(format!("{index}-{program}")).exists())
+    }
+
+    /// How many links are pinned for interfaces.
+    pub fn pins() -> usize {
+        let names = fs::read_dir(Self::pin_dir()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().contains('-')).count()
     }
 
     /// Waits until the interface is guarded.
@@ -407,7 +421,7 @@ impl Guest {
 
     /// What only this guest's user data says.
     pub fn user_data(&self) -> String {
-        format!("#cloud-config\nhostname: only-for-{}", self.vmid)
+        user_data(self.vmid)
     }
 
     /// The four files are this guest's own.
@@ -421,6 +435,11 @@ impl Guest {
         let network = self.get("/nocloud/network-config");
         assert!(network.contains(&format!("macaddress: \"{}\"", Self::mac(vmid))), "{network}");
     }
+}
+
+/// What only this VM's user data says.
+pub fn user_data(vmid: u32) -> String {
+    format!("#cloud-config\nhostname: only-for-{vmid}")
 }
 
 /// Files of the tests.

@@ -83,10 +83,7 @@ impl Asker {
                 stream
             }
         };
-        let end = if self.fresh { "close" } else { "keep-alive" };
-        let request = format!("GET /nocloud/user-data HTTP/1.1\r\nhost: 169.254.169.254\r\nconnection: {end}\r\n\r\n");
-        stream.write_all(request.as_bytes())?;
-        let answer = answer(&mut stream)?;
+        let answer = request(&mut stream, self.fresh)?;
         *connection = Some(stream);
         Ok(answer)
     }
@@ -94,6 +91,15 @@ impl Asker {
 
 fn address() -> SocketAddr {
     SocketAddr::from(([169, 254, 169, 254], 80))
+}
+
+/// Asks for the user data, for the last time or not; status and body.
+pub fn request(stream: &mut TcpStream, last: bool) -> io::Result<(u16, String)> {
+    let end = if last { "close" } else { "keep-alive" };
+    // In one piece, as HTTP clients do: pieces would wait for each other (Nagle's algorithm and a delayed ACK).
+    let request = format!("GET /nocloud/user-data HTTP/1.1\r\nhost: 169.254.169.254\r\nconnection: {end}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    answer(stream)
 }
 
 /// Status and body of an answer that says how long it is.
