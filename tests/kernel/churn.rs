@@ -85,17 +85,29 @@ fn churn(plug: Plug) {
         guest.await_answer();
         guest.has_its_own_files();
     }
-    // Once for a moment, once for longer than the daemon waits to see whether a vanished interface was only renamed.
-    for rounds in [1, 40] {
-        node.namespace.ip(&format!("link set tap101i0 netns {}", elsewhere.name()));
-        elsewhere.ip("link set tap101i0 up master vmbr0");
-        (0..rounds).for_each(|_| talk.0.once_around());
-        elsewhere.ip(&format!("link set tap101i0 netns {}", node.namespace.name()));
-        node.namespace.ip("link set tap101i0 up master vmbr0");
-        said();
-        guest.await_answer();
-        guest.has_its_own_files();
-    }
+    let (home, away) = (node.namespace.name(), elsewhere.name());
+    // Away for a moment, and straight back onto the bridge.
+    let abroad = Watch::start(&[(&elsewhere, "vmbr0")], &[]);
+    node.namespace.ip(&format!("link set tap101i0 netns {away}"));
+    elsewhere.ip("link set tap101i0 up master vmbr0");
+    talk.0.once_around();
+    elsewhere.ip(&format!("link set tap101i0 netns {home}"));
+    node.namespace.ip("link set tap101i0 up master vmbr0");
+    said();
+    guest.await_answer();
+    guest.has_its_own_files();
+    abroad.heard_nothing();
+    // Away for so long that it is somebody else's. Its return is a birth, and so it is on the bridge when it is guarded.
+    let (before, pins) = (node.guarded(), Node::pins());
+    node.namespace.ip(&format!("link set tap101i0 netns {away}"));
+    until("its guard is forgotten", || (Node::pins() < pins).then_some(()));
+    elsewhere.ip(&format!("link set tap101i0 netns {home}"));
+    node.namespace.ip("link set tap101i0 up");
+    until("it is guarded again", || (node.guarded() > before).then_some(()));
+    node.namespace.ip("link set tap101i0 master vmbr0");
+    said();
+    guest.await_answer();
+    guest.has_its_own_files();
     drop(talk);
     let heard = asking.stop();
     println!("churn of {plug:?}: its neighbour had {heard}");
