@@ -13,6 +13,8 @@ mod devices;
 mod floods;
 mod guard;
 mod links;
+mod qdisc;
 mod serving;
 mod thousand;
 mod upgrade;
+mod window;

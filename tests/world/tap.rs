@@ -141,6 +141,11 @@ struct Kind {
     offloads: bool,
 }
 
+/// A tap that is born now in the calling thread's namespace, and dies with what is returned.
+pub fn born(name: &str) -> Wire {
+    Wire::tap(open(name, Kind { many: false, offloads: true }).unwrap().into(), true)
+}
+
 /// Opens one queue of the tap with this name in the calling thread's namespace.
 fn open(name: &str, kind: Kind) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;

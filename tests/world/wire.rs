@@ -38,8 +38,8 @@ impl Wire {
         Self { descriptor, virtio }
     }
 
-    /// Sends a frame; whether the link took it. One that is down or gone loses it, as a cable does; so does one whose
-    /// own program drops it.
+    /// Sends a frame; whether the link took it. One that is down, gone or full loses it, and so does one whose own
+    /// program drops it.
     pub fn send(&self, frame: &[u8]) -> bool {
         self.send_as(&PLAIN, frame)
     }
@@ -56,7 +56,7 @@ impl Wire {
 fn bound(index: u32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed; the kernel makes a new descriptor, which nobody else owns.
     let socket = unsafe {
-        match libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) {
+        match libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) {
             ..0 => return Err(io::Error::last_os_error()),
             fd => OwnedFd::from_raw_fd(fd),
         }
