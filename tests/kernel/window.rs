@@ -5,7 +5,6 @@
 //! this is the worst that can be.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -120,9 +119,9 @@ fn node() -> (Node, Namespace) {
 }
 
 /// So many births, one after the other.
-fn births(node: &Node, mut helper: impl FnMut() -> Option<Command>) -> Vec<Birth> {
+fn births(node: &Node, mut helper: Option<Command>) -> Vec<Birth> {
     let (mut ip, mut input) = shell(&node.namespace);
-    let births = node.namespace.inside(|| (0..BIRTHS).map(|_| birth(&mut input, helper().as_mut())).collect());
+    let births = node.namespace.inside(|| (0..BIRTHS).map(|_| birth(&mut input, helper.as_mut())).collect());
     drop(input);
     assert!(ip.wait().unwrap().success());
     births
@@ -133,14 +132,10 @@ fn the_window_between_birth_and_guard_is_what_is_written() {
     let figures = Figures::begin("window", "100 births of a tap whose guest shouts at once");
     let (mut node, _uplink) = node();
     node.start();
-    say(&figures, "the daemon", &births(&node, || None));
-    let product = Path::new(env!("CARGO_BIN_EXE_pve-imds"));
-    let config = node.config();
-    let helped = births(&node, || {
-        let mut command = Command::new(product);
-        command.arg("--config").arg(&config).args(["guard", "attach", "tap101i0"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        Some(command)
-    });
-    say(&figures, "the daemon and `guard attach` at birth", &helped);
+    say(&figures, "the daemon", &births(&node, None));
+    // As udev's rule does.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pve-imds"));
+    command.arg("--config").arg(node.config()).args(["guard", "attach", "tap101i0"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    say(&figures, "the daemon and `guard attach` at birth", &births(&node, Some(command)));
 }
