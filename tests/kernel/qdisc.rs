@@ -81,7 +81,7 @@ impl Street {
 
     /// How many of the frames that the guest sends reach the peer, and the other way round.
     fn delivered(&self) -> (u64, u64) {
-        let (guest, peer) = (self.guest.wire(), Wire::packet(&self.peer, "eth0"));
+        let (guest, peer) = (self.guest.link(), Wire::packet(&self.peer, "eth0"));
         let ends = [mac(&Guest::mac(101)), mac("52:54:00:00:00:01")];
         let there = sent(&guest, ends, || received(&self.peer));
         let back = sent(&peer, [ends[1], ends[0]], || received(&self.guest.namespace));

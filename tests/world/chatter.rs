@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_micros(500);
 impl Chatter {
     /// One frame for each verdict of `steer`, from this guest's link.
     pub fn start(guest: &Guest) -> Self {
-        Self::of(guest.wire(), frames::from_guest().into_iter().map(|(_, frame)| frame.0).collect())
+        Self::of(guest.link(), frames::from_guest().into_iter().map(|(_, frame)| frame.0).collect())
     }
 
     /// These frames.

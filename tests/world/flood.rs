@@ -58,7 +58,7 @@ impl Flood {
     pub fn start(self, guest: &Guest, port: u16) -> Flooding {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let run = Run { stop: stop.clone(), sent: sent.clone(), port };
-        let (wire, namespace) = (guest.wire(), &guest.namespace);
+        let (wire, namespace) = (guest.link(), &guest.namespace);
         let thread = match self {
             Self::Segments => frames(run, wire, [0; 10], vec![small(port)]),
             Self::Supers => frames(run, wire, SUPER, vec![super_frame(port)]),

@@ -371,7 +371,7 @@ impl Guest {
     }
 
     /// A way to send frames of a test's own making on the guest's link.
-    pub fn wire(&self) -> wire::Wire {
+    pub fn link(&self) -> wire::Wire {
         match &self.relay {
             Some(relay) => relay.wire(),
             None => wire::Wire::packet(&self.namespace, "eth0"),
