@@ -12,6 +12,7 @@ mod commands;
 mod devices;
 mod floods;
 mod guard;
+mod kills;
 mod links;
 mod qdisc;
 mod serving;

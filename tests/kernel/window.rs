@@ -74,7 +74,8 @@ fn birth(ip: &mut impl Write, helper: Option<&mut Command>) -> Birth {
     if let Some(mut helper) = helper {
         assert!(helper.wait().unwrap().success(), "guard attach");
     }
-    // The guard holds: the same frames, once more.
+    // The guard holds: the same frames, once more, now that it is up in any case.
+    look("its interface is up", || wire.send(&shouts[0]).then_some(()));
     shouts.iter().for_each(|frame| assert!(wire.send(frame)));
     assert_eq!(forwarded() - before, passed, "a frame passed the guard");
     Birth { steer, both: both.max(steer), passed }
@@ -135,7 +136,7 @@ fn the_window_between_birth_and_guard_is_what_is_written() {
     say(&figures, "the daemon", &births(&node, None));
     // As udev's rule does.
     let mut command = Command::new(env!("CARGO_BIN_EXE_pve-imds"));
-    command.arg("--config").arg(node.config()).args(["guard", "attach", "tap101i0"]);
+    command.args(["guard", "attach", "tap101i0", "--pin-dir", "/run/imdstk/bpf"]);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     say(&figures, "the daemon and `guard attach` at birth", &births(&node, Some(command)));
 }

@@ -334,6 +334,13 @@ pub enum Plug {
 impl Guest {
     /// Plugs a guest in as `tap<vmid>i0`, on the bridge, with this address.
     pub fn plug(node: &Node, vmid: u32, plug: Plug, address: &str) -> Self {
+        let guest = Self::born(node, vmid, plug, address);
+        guest.join(node);
+        guest
+    }
+
+    /// The same, with its interface still down and on no bridge.
+    pub fn born(node: &Node, vmid: u32, plug: Plug, address: &str) -> Self {
         let namespace = Namespace::new(&format!("g{vmid}"));
         let (outside, node_ns) = (format!("tap{vmid}i0"), &node.namespace);
         let relay = match plug {
@@ -352,14 +359,20 @@ impl Guest {
         let namespace = Namespace::new(&format!("g{vmid}"));
         let (outside, inside) = (format!("tap{vmid}i0"), namespace.name());
         node.namespace.ip(&format!("link add {outside} index {index} type veth peer name eth0 netns {inside}"));
-        Self::wire(node, vmid, namespace, None, address)
+        let guest = Self::wire(node, vmid, namespace, None, address);
+        guest.join(node);
+        guest
+    }
+
+    /// Raises its interface, on the bridge.
+    pub fn join(&self, node: &Node) {
+        node.namespace.ip(&format!("link set {} up master vmbr0", self.tap()));
     }
 
     fn wire(node: &Node, vmid: u32, namespace: Namespace, relay: Option<(usize, Option<u16>)>, address: &str) -> Self {
         let (outside, node_ns) = (format!("tap{vmid}i0"), &node.namespace);
         let relay =
             relay.map(|(queues, vlan)| tap::Relay::start((node_ns, &outside), (&namespace, "eth0"), queues, vlan));
-        node_ns.ip(&format!("link set {outside} up master vmbr0"));
         namespace.ip(&format!("link set eth0 address {} up", Self::mac(vmid)));
         namespace.ip(&format!("addr add {address} dev eth0"));
         Self { namespace, vmid, relay }

@@ -1,0 +1,214 @@
+//! Everything at once for as long as one likes: `make soak MINUTES=30`. Needs root; not part of `make test`.
+//!
+//! Guests ask all the time and each answer must be their own; two of them and a rogue say all that can be said of the
+//! metadata addresses, and nobody may hear it; interfaces, configurations, our devices and the daemon itself come and go
+//! meanwhile. The daemon lives several lives of equal length, between which it is restarted in quick succession; at the
+//! end of each it must hold no more than at the end of the first. Out comes a table, and a failure if any of that is not so.
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "the kernel's time is not tokio's, it cannot be paused"
+)]
+
+#[path = "../world/mod.rs"]
+mod world;
+
+use std::time::{Duration, Instant};
+
+use world::chatter::Chatter;
+use world::figures::Figures;
+use world::flood::Flood;
+use world::memory::Usage;
+use world::probe::{Asker, Heard};
+use world::rogue::Rogue;
+use world::watch::{Watch, uplink};
+use world::{Guest, Node, Plug, until};
+
+/// Of which the first shows what a life needs, and the last whether it needs more now.
+const LIVES: u32 = 6;
+
+/// What the allocator may keep from one life to the next, KiB.
+const TOLERANCE: u64 = 4 << 10;
+
+/// Between two deeds, so that there is also time in which nothing happens.
+const REST: Duration = Duration::from_millis(200);
+
+/// What is done, one after the other, over and over.
+const DEEDS: &[Deed] = &[
+    Deed::Visit(Plug::Veth),
+    Deed::Rewrite,
+    Deed::Change("link set tap101i0 promisc on"),
+    Deed::Change("link set tap101i0 promisc off"),
+    Deed::Flood(Flood::Segments),
+    Deed::Visit(Plug::Tap(1)),
+    Deed::Change("link set tap102i0 nomaster"),
+    Deed::Change("link set tap102i0 master vmbr0"),
+    Deed::Flood(Flood::Slow),
+    Deed::Change("link set tap103i0 down"),
+    Deed::Change("link set tap103i0 up"),
+    Deed::Rewrite,
+    Deed::Flood(Flood::Syns),
+    Deed::Visit(Plug::Veth),
+    Deed::Change("link set imdstk-a down"),
+    Deed::Flood(Flood::Headers),
+    Deed::Change("link del imdstk-a"),
+    Deed::Flood(Flood::Supers),
+    Deed::Visit(Plug::Tap(2)),
+    Deed::Flood(Flood::HalfClosed),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    /// A guest is plugged in, asks, and is unplugged.
+    Visit(Plug),
+    /// A VM gets another name.
+    Rewrite,
+    /// A command of `ip` on the node; the daemon mends what needs mending.
+    Change(&'static str),
+    /// A guest floods for a second.
+    Flood(Flood),
+}
+
+struct Town {
+    node: Node,
+    /// Those who stay: a tap, a veth, a veth, and one that floods.
+    guests: Vec<Guest>,
+    deeds: usize,
+    restarts: u32,
+}
+
+impl Town {
+    fn do_next(&mut self) {
+        let deed = DEEDS[self.deeds % DEEDS.len()];
+        self.deeds += 1;
+        match deed {
+            Deed::Visit(plug) => {
+                let visitor = Guest::born(&self.node, 120, plug, "169.254.1.2/16");
+                // On the bridge only once it is guarded: what passes before is measured elsewhere.
+                self.node.await_guard(&visitor.tap());
+                until("its guard is on record", || status_says(&self.node, &visitor.tap(), "guarded").then_some(()));
+                visitor.join(&self.node);
+                visitor.await_answer();
+                visitor.has_its_own_files();
+            }
+            Deed::Rewrite => {
+                let name = format!("name{}", self.deeds);
+                let config = std::fs::read_to_string(self.node.tree.config(103)).unwrap();
+                let lines = config.lines().map(|line| match line.starts_with("name: ") {
+                    true => format!("name: {name}\n"),
+                    false => format!("{line}\n"),
+                });
+                self.node.tree.put(103, &lines.collect::<String>()).unwrap();
+                until("the new name is served", || {
+                    let answer = self.guests[2].curl(&["--connect-timeout", "1"], "/nocloud/meta-data");
+                    answer.filter(|(_, body)| body.contains(&name))
+                });
+            }
+            Deed::Change(command) => {
+                self.node.namespace.ip(command);
+            }
+            Deed::Flood(flood) => {
+                let flooding = flood.start(&self.guests[3], 80);
+                std::thread::sleep(Duration::from_secs(1));
+                flooding.stop();
+            }
+        }
+        std::thread::sleep(REST);
+    }
+
+    fn restart(&mut self) {
+        self.node.stop(if self.restarts.is_multiple_of(2) { "TERM" } else { "KILL" });
+        self.restarts += 1;
+        self.node.start();
+    }
+
+    fn all_are_served(&self) {
+        for guest in &self.guests {
+            self.node.await_guard(&guest.tap());
+            guest.await_answer();
+            assert_eq!(guest.get("/nocloud/user-data"), guest.user_data());
+        }
+    }
+}
+
+fn status_says(node: &Node, interface: &str, word: &str) -> bool {
+    let output = node.product(&["guard", "status"]);
+    String::from_utf8_lossy(&output.stdout).lines().any(|line| line.starts_with(interface) && line.contains(word))
+}
+
+/// The machine's kernel memory, KiB.
+fn slab() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Slab:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn town() -> Town {
+    let mut node = Node::new();
+    std::fs::write(node.config(), node.settings().replace("log_level: debug", "log_level: warn")).unwrap();
+    (101..=104).chain([120]).for_each(|vmid| node.vm(vmid));
+    let guests = [(101, Plug::Tap(1)), (102, Plug::Veth), (103, Plug::Veth), (104, Plug::Tap(1))]
+        .map(|(vmid, plug)| Guest::plug(&node, vmid, plug, "169.254.1.2/16"));
+    Town { node, guests: guests.into(), deeds: 0, restarts: 0 }
+}
+
+#[test]
+fn nothing_leaks_nothing_grows_and_nobody_gets_anothers_answer() {
+    let minutes: u32 = std::env::var("MINUTES").map_or(30, |text| text.parse().expect("MINUTES is a number"));
+    let life = Duration::from_secs(60) * minutes / LIVES;
+    let figures = Figures::begin("soak", &format!("{minutes} minutes in {LIVES} lives"));
+    let mut town = town();
+    let (uplink, rogue) = (uplink(&town.node), Rogue::new(&town.node));
+    town.node.start();
+    town.all_are_served();
+    let watch =
+        Watch::start(&[(&town.node.namespace, "vmbr0"), (&uplink, "eth0")], &town.guests.iter().collect::<Vec<_>>());
+    let talk = (Chatter::start(&town.guests[0]), Chatter::start(&town.guests[1]), rogue.chatter());
+    let mut ends: Vec<Usage> = Vec::new();
+    let mut all = Heard::default();
+    figures
+        .say("life  deeds  restarts  resident KiB (most)  descriptors  bpf  threads  pins  slab KiB  what guests had");
+    for number in 1..=LIVES {
+        let begun = Instant::now();
+        let asking: Vec<_> = (0..3)
+            .map(|at| Asker { rate: 50, fresh: at != 1, patience: Duration::from_secs(1) }.start(&town.guests[at]))
+            .collect();
+        let mut most = 0;
+        // At least once around, however short a life is.
+        let enough = town.deeds + DEEDS.len();
+        while begun.elapsed() < life || town.deeds < enough {
+            town.do_next();
+            most = most.max(Usage::of(town.node.pid()).resident);
+        }
+        town.all_are_served();
+        let (end, pins) = (Usage::of(town.node.pid()), Node::pins());
+        let heard = asking.into_iter().map(world::probe::Asking::stop).reduce(Heard::and).unwrap();
+        figures.say(&format!(
+            "{number:>4}  {:>5}  {:>8}  {:>12} {:>7}  {:>11}  {:>3}  {:>7}  {pins:>4}  {:>8}  {heard}",
+            town.deeds,
+            town.restarts,
+            end.resident,
+            format!("({most})"),
+            end.descriptors,
+            end.bpf,
+            end.threads,
+            slab()
+        ));
+        assert_eq!(heard.wrong, Vec::<String>::new());
+        assert_eq!(pins, 2 * town.guests.len(), "pins of interfaces that are there");
+        all = all.and(heard);
+        ends.push(end);
+        if number < LIVES {
+            (0..10).for_each(|_| town.restart());
+            town.all_are_served();
+        }
+    }
+    drop(talk);
+    figures.say(&format!("all: {all}"));
+    watch.heard_nothing();
+    let (first, last) = (ends[0], *ends.last().unwrap());
+    assert_eq!((last.descriptors, last.bpf, last.threads), (first.descriptors, first.bpf, first.threads));
+    assert!(last.resident <= first.resident + TOLERANCE, "it grew: {first}, then {last}");
+}
