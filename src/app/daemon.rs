@@ -23,7 +23,7 @@ use super::{management, systemd};
 use crate::config::Checked;
 use crate::steps::{Step, passed};
 
-/// How often our devices are looked at although nothing was heard of them: not everything about them is told.
+/// How often our devices are glanced at although nothing was heard of them: not everything about them is told.
 const TEND: Duration = Duration::from_millis(500);
 
 /// Before the second attempt to begin a new session; doubled each time.
@@ -109,7 +109,7 @@ impl<R: Answers> Daemon<R> {
                     Ok(Err(error)) => Some(Broken::Socket(error)),
                     _ => Some(Broken::Ring),
                 },
-                _ = beat.tick() => session.tend().await,
+                _ = beat.tick() => session.glance().await,
                 () = &mut stop => return,
             };
             if let Some(lost) = lost {

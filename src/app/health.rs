@@ -2,13 +2,26 @@
 //!
 //! Well is: our devices are there, up and as they must be; the programs are attached and their pins there; the guard's
 //! thread lives. Anything else is one line that says what is wrong and who mends it.
+//!
+//! Asking about devices and programs needs the kernel's lock of all links, which a node that is taking down hundreds of
+//! interfaces holds for long. So it is asked elsewhere than on the daemon's own thread, and not for ever.
 
-use pve_imds_transport::{Devices, Pair};
-use tokio::sync::watch;
+use std::io;
+use std::time::Duration;
+
+use pve_imds_transport::{DeviceError, Devices, Pair};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
 use super::guard::Guard;
 use super::session::Session;
 use super::stack::Answers;
+
+/// How long whoever asks for health waits for those who know.
+const LOOK_TIME: Duration = Duration::from_secs(3);
+
+/// How long whoever asks for metrics waits for the kernel's counters. Then they are what they were.
+const COUNT_TIME: Duration = Duration::from_secs(1);
 
 /// What there is to be asked.
 #[derive(Clone, Debug)]
@@ -38,7 +51,7 @@ impl Health {
     pub(super) async fn count(health: &watch::Receiver<Self>) {
         let now = health.borrow().clone();
         if let Self::Serving { guard, .. } = now {
-            guard.count().await;
+            let _ = timeout(COUNT_TIME, guard.count()).await;
         }
     }
 
@@ -52,20 +65,40 @@ impl Health {
             }
             Self::Serving { guard, devices } => (guard, devices),
         };
-        match devices.look().await {
-            Ok(Pair::Well) => {}
-            Ok(Pair::Changed(changes)) => {
-                let changes: Vec<_> =
-                    changes.iter().map(|(device, change)| format!("{}: {}", device.name, change.word())).collect();
-                return Some(format!("our devices were changed ({}); they are put right", changes.join(", ")));
-            }
-            Ok(Pair::Lost(loss)) => return Some(format!("our devices are lost ({}); they are made anew", loss.word())),
-            Err(error) => return Some(format!("our devices cannot be looked at: {error}")),
-        }
-        match guard.look().await {
-            None => Some("the guard's thread is gone; it is started anew".to_owned()),
-            Some(found) if found.is_empty() => None,
-            Some(found) => Some(found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
-        }
+        timeout(LOOK_TIME, ask(guard, devices))
+            .await
+            .unwrap_or_else(|_| Some("the kernel is busy; ask again".to_owned()))
     }
+}
+
+async fn ask(guard: Guard, devices: Devices) -> Option<String> {
+    match aside(devices).await {
+        Ok(Pair::Well) => {}
+        Ok(Pair::Changed(changes)) => {
+            let changes: Vec<_> =
+                changes.iter().map(|(device, change)| format!("{}: {}", device.name, change.word())).collect();
+            return Some(format!("our devices were changed ({}); they are put right", changes.join(", ")));
+        }
+        Ok(Pair::Lost(loss)) => return Some(format!("our devices are lost ({}); they are made anew", loss.word())),
+        Err(error) => return Some(format!("our devices cannot be looked at: {error}")),
+    }
+    match guard.look().await {
+        None => Some("the guard's thread is gone; it is started anew".to_owned()),
+        Some(found) if found.is_empty() => None,
+        Some(found) => Some(found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+    }
+}
+
+/// Looks at the devices on a thread of its own, which may wait.
+async fn aside(devices: Devices) -> Result<Pair, DeviceError> {
+    let name = devices.a.name.clone();
+    let failed = |source| DeviceError::Kernel { action: "look at", name: name.clone(), source };
+    let (tell, told) = oneshot::channel();
+    let look = move || -> io::Result<Result<Pair, DeviceError>> {
+        Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(devices.look()))
+    };
+    // Nobody waits any more for what comes too late.
+    let thread = std::thread::Builder::new().name("health".into()).spawn(move || drop(tell.send(look())));
+    thread.map_err(failed)?;
+    told.await.map_err(|_| failed(io::ErrorKind::Other.into()))?.map_err(failed)?
 }

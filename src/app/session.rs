@@ -171,6 +171,11 @@ impl<R: Answers> Session<R> {
         None
     }
 
+    /// Sees whether anything has become of our devices that no event tells.
+    pub(super) async fn glance(&self) -> Option<Broken> {
+        if self.devices.look_well() { None } else { self.tend().await }
+    }
+
     /// Sees that our devices are as they must be.
     pub(super) async fn tend(&self) -> Option<Broken> {
         match self.devices.tend().await {

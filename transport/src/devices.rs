@@ -17,6 +17,7 @@ use futures_util::TryStreamExt;
 use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
+use crate::links::is_there;
 use ends::End;
 pub use ends::{Change, Loss};
 
@@ -171,6 +172,13 @@ impl Devices {
     pub async fn look(&self) -> Result<Pair, DeviceError> {
         let netlink = Netlink::open(&self.a.name)?;
         self.look_with(&netlink.handle).await
+    }
+
+    /// Whether, at a glance, nothing is wrong: names and indexes, and the IPv6 switch, of which no event tells. Takes none
+    /// of the kernel's locks that others hold for long, as everything else here does.
+    #[must_use]
+    pub fn look_well(&self) -> bool {
+        [&self.a, &self.b].iter().all(|device| is_there(&device.name, device.index) && !has_ipv6(&device.name))
     }
 
     async fn look_with(&self, handle: &Handle) -> Result<Pair, DeviceError> {

@@ -40,9 +40,13 @@ impl Interface {
     /// Whether the calling thread's namespace still has an interface of this name and index. Asks the kernel.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        let any = socket(rustix::net::AddressFamily::INET, SocketType::DGRAM, None);
-        any.and_then(|any| netdevice::name_to_index(any, &self.name)).is_ok_and(|index| index == self.index)
+        is_there(&self.name, self.index)
     }
+}
+
+pub(crate) fn is_there(name: &str, index: u32) -> bool {
+    let any = socket(rustix::net::AddressFamily::INET, SocketType::DGRAM, None);
+    any.and_then(|any| netdevice::name_to_index(any, name)).is_ok_and(|found| found == index)
 }
 
 /// What happened to an interface.
