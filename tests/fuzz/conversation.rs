@@ -252,12 +252,16 @@ impl<'a> Script<'a> {
     /// So many connections that are opened and then say nothing.
     async fn crowd(&mut self, block: u8) -> Option<()> {
         let (count, first) = (self.byte()?, self.byte()?);
-        for source in (0..count).map(|n| [10, 0, block, n.wrapping_add(first)]) {
-            self.stranger(source, SYN, 0);
+        let sources: Vec<_> = (0..count).map(|n| [10, 0, block, n.wrapping_add(first)]).collect();
+        // No more at once than may be half open.
+        for some in sources.chunks(32) {
+            some.iter().for_each(|source| self.stranger(*source, SYN, 0));
             sleep(Duration::from_millis(1)).await;
-            let answers = std::iter::from_fn(|| self.rogue.hear());
-            let next = answers.filter_map(|frame| Answer::read(&frame)).map(|answer| answer.next).last();
-            self.stranger(source, ACK, next.unwrap_or(0));
+            let answers: Vec<_> = std::iter::from_fn(|| self.rogue.hear()).filter_map(|it| Answer::read(&it)).collect();
+            for source in some {
+                let answer = answers.iter().find(|answer| answer.port == 50_000 + u16::from(source[3]));
+                self.stranger(*source, ACK, answer.map_or(0, |answer| answer.next));
+            }
         }
         Some(())
     }
