@@ -3,6 +3,11 @@
 //! Run one at a time (`--test-threads=1`): all nodes use the same names, so that each sweeps what a killed one left.
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "the kernel's time is not tokio's, it cannot be paused"
+)]
 
 #[path = "../world/mod.rs"]
 mod world;

@@ -51,13 +51,15 @@ fn bases() -> Vec<(&'static str, Frame)> {
     ]
 }
 
+/// Puts a tag on a frame, or none.
+type Tagging = fn(Frame) -> Frame;
+
 /// No tag, and each type of tag.
-const TAGS: [Option<fn(Frame) -> Frame>; 4] =
-    [None, Some(|frame| frame.vlan(42)), Some(|frame| frame.service_vlan(7)), Some(|frame| frame.old_service_vlan(9))];
+const TAGS: [Tagging; 4] =
+    [|frame| frame, |frame| frame.vlan(42), |frame| frame.service_vlan(7), |frame| frame.old_service_vlan(9)];
 
 fn in_pairs_of_tags(frame: &Frame) -> Vec<Frame> {
-    let tag = |frame: Frame, tag: Option<fn(Frame) -> Frame>| tag.map_or(frame.clone(), |tag| tag(frame));
-    TAGS.into_iter().flat_map(|inner| TAGS.map(|outer| tag(tag(frame.clone(), inner), outer))).collect()
+    TAGS.into_iter().flat_map(|inner| TAGS.map(|outer| outer(inner(frame.clone())))).collect()
 }
 
 /// Judges frames and keeps books on what the counters must say.
