@@ -30,9 +30,9 @@ impl Street {
     fn new(plug: Plug) -> Self {
         let mut node = Node::new();
         node.vm(101);
-        node.namespace.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+        node.namespace.without_ipv6();
         let peer = Namespace::new("peer");
-        peer.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+        peer.without_ipv6();
         node.namespace.ip(&format!("link add peer0 type veth peer name eth0 netns {}", peer.name()));
         node.namespace.ip("link set peer0 up master vmbr0");
         peer.ip("link set eth0 address 52:54:00:00:00:01 up");

@@ -111,11 +111,9 @@ fn say(figures: &Figures, how: &str, births: &[Birth]) {
 fn node() -> (Node, Namespace) {
     let mut node = Node::new();
     node.vm(101);
-    node.namespace.run(
-        "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/vmbr0/disable_ipv6",
-    );
+    node.namespace.without_ipv6();
     let uplink = uplink(&node);
-    uplink.run("echo 1 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6");
+    uplink.without_ipv6();
     (node, uplink)
 }
 

@@ -19,6 +19,7 @@ const HOUSES: u32 = 8;
 
 /// The guests `first..first + count`.
 pub struct Crowd {
+    node: String,
     first: u32,
     count: u32,
     houses: Vec<Namespace>,
@@ -41,14 +42,14 @@ impl Crowd {
         let houses: Vec<_> = (0..HOUSES).map(|house| Namespace::new(&format!("house{house}"))).collect();
         // Else each would look for routers and addresses of its own.
         for namespace in houses.iter().chain([&node.namespace]) {
-            namespace.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
+            namespace.without_ipv6();
         }
-        let crowd = Self { first, count, houses };
+        let crowd = Self { node: node.namespace.name().to_owned(), first, count, houses };
         let born = crowd.lines(|vmid, house| {
             let house = house.name();
             format!("link add tap{vmid}i0 up type veth peer name e{vmid} netns {house}\n")
         });
-        batch(&node.namespace, &born.concat());
+        batch(node.namespace.name(), &born.concat());
         let mac = METADATA_MAC.map(|byte| format!("{byte:02x}")).join(":");
         let ready = crowd.lines(|vmid, _| {
             format!(
@@ -58,7 +59,7 @@ impl Crowd {
         });
         std::thread::scope(|scope| {
             for (house, lines) in crowd.houses.iter().zip(&ready) {
-                scope.spawn(move || batch(house, lines));
+                scope.spawn(move || batch(house.name(), lines));
             }
         });
         crowd
@@ -139,10 +140,20 @@ fn bind_to_device(socket: &OwnedFd, interface: &str) -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Runs `ip` commands in a namespace, by one process.
-pub fn batch(namespace: &Namespace, lines: &str) {
+/// One by one, as they do on a node. Namespaces that go with hundreds of interfaces in them hold the kernel's one lock of
+/// all network configuration for half a minute.
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        let gone: String =
+            (self.first..self.first + self.count).map(|vmid| format!("link del tap{vmid}i0\n")).collect();
+        batch(&self.node, &gone);
+    }
+}
+
+/// Runs `ip` commands in a namespace, by one process. One that fails does not keep it from the next.
+fn batch(namespace: &str, lines: &str) {
     let mut command = Command::new("ip");
-    let mut child = command.args(["-n", namespace.name(), "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = command.args(["-n", namespace, "-force", "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "ip -batch in {}", namespace.name());
+    let _ = child.wait();
 }

@@ -111,6 +111,11 @@ impl Namespace {
         run(&format!("ip netns exec {} bash -c '{line}'", self.name))
     }
 
+    /// No interface here, now or later, speaks IPv6 by itself.
+    pub fn without_ipv6(&self) {
+        self.run("for of in all default; do echo 1 > /proc/sys/net/ipv6/conf/$of/disable_ipv6; done");
+    }
+
     /// Moves the thread that calls it inside, for good; so do threads that thread starts.
     pub fn door(&self) -> impl FnOnce() + Send + 'static {
         let file = File::open(format!("/run/netns/{}", self.name)).unwrap();
