@@ -94,3 +94,49 @@ fn fifty_restarts_under_load_answer_nobody_with_somebody_elses_body() {
     watch.heard_nothing();
     street.all_are_served();
 }
+
+/// What runs on each guest's interface: programs that know its slot, or such that only drop.
+fn modes(street: &Street) -> Vec<String> {
+    let output = street.node.product(&["guard", "status", "--json"]);
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = all["interfaces"].as_array().unwrap();
+    let row = |guest: &Guest| rows.iter().find(|row| row["interface"] == guest.tap()).unwrap();
+    street.guests.iter().map(|guest| row(guest)["mode"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_pins_of_another_version_are_taken_over() {
+    let mut street = Street::new();
+    let (uplink, rogue) = (uplink(&street.node), Rogue::new(&street.node));
+    // Another version: other programs, with maps of another layout, pinned by another process. They serve nobody.
+    for guest in &street.guests {
+        let output = street.node.product(&["guard", "attach", &guest.tap(), "--pin-dir", "/run/imdstk/bpf"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let watch = Watch::start(
+        &[(&street.node.namespace, "vmbr0"), (&uplink, "eth0")],
+        &street.guests.iter().collect::<Vec<_>>(),
+    );
+    let talk = (street.guests.each_ref().map(Chatter::start), rogue.chatter());
+    assert_eq!(modes(&street), ["drop"; 3]);
+    for round in 0..4 {
+        talk.0.iter().for_each(Chatter::once_around);
+        talk.1.once_around();
+        for guest in &street.guests {
+            assert_eq!(guest.curl(&["--connect-timeout", "0.5"], "/nocloud/"), None, "silence");
+        }
+        street.permute(round);
+        street.node.start();
+        street.all_are_served();
+        assert_eq!(modes(&street), ["serve"; 3]);
+        street.node.stop("KILL");
+        // What drops by the programs of a daemon that is dead is as good as what drops by others: it stays.
+        for guest in &street.guests {
+            let output = street.node.product(&["guard", "attach", &guest.tap(), "--pin-dir", "/run/imdstk/bpf"]);
+            assert!(String::from_utf8_lossy(&output.stdout).contains("already guarded"));
+        }
+        assert_eq!(modes(&street), ["serve"; 3]);
+    }
+    drop(talk);
+    watch.heard_nothing();
+}
