@@ -56,9 +56,10 @@ bench: ## Measure what is promised, against nginx and kernel TCP, and print the 
 	@tests/setup/packages.sh build bench
 	cargo build $(locked) --release --bin pve-imds
 	cargo build $(locked) --release --package pve-imds-bpf --example cost
-	cargo build $(locked) --release --bench server
-	@server=$$(cargo build $(locked) --quiet --release --bench server --message-format json | sed -n '/"kind":\["bench"\]/s/.*"executable":"\([^"]*\)".*/\1/p'); \
-	tests/bench/run.sh $(target)/release/pve-imds "$$server" $(target)/release/examples/cost $(target)/bench $(ROWS)
+	cargo build $(locked) --release --bench server --test kernel
+	@built() { cargo build $(locked) --quiet --release --$$1 $$2 --message-format json | sed -n "/\"kind\":\[\"$$1\"\]/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p"; }; \
+	server=$$(built bench server) floods=$$(built test kernel); \
+	tests/bench/run.sh $(target)/release/pve-imds "$$server" $(target)/release/examples/cost "$$floods" $(target)/bench $(ROWS)
 
 soak: ## Do everything at once, MINUTES=30: churn, floods, restarts, with captures on; fails on a leak, a wrong answer, growth
 	@tests/setup/machine.sh

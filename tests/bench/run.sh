@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures what design promises: run.sh PVE-IMDS SERVER COST OUT [ROW…]. Run by `make bench`.
+# Measures what design promises: run.sh PVE-IMDS SERVER COST FLOODS OUT [ROW…]. Run by `make bench`.
 #
-# ROW is one of cost http bulk post birth write memory (which includes restart); all of them by default. Rounds are
+# ROW is one of cost http bulk post birth write flood memory (which includes restart); all of them by default. Rounds are
 # interleaved: each takes ours and its peer one after the other, and what counts is the median of the rounds' ratios,
 # so that a busy machine widens the figures more than it moves them. Every measurement is a line of OUT/raw.tsv.
 # QUICK=1: fewer and shorter rounds, 200 guests instead of 1,000.
@@ -11,12 +11,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ "$(id -u)" != 0 ]; then exec sudo -E "${BASH_SOURCE[0]}" "$@"; fi
 PATH=$PATH:/usr/sbin:/sbin
 die() { printf 'bench: %s\n' "$1" >&2; exit 1; }
-[ $# -ge 4 ] || die "run: make bench"
-product=$(realpath "$1") server=$(realpath "$2") cost=$(realpath "$3")
-mkdir -p "$4"
-out=$(realpath "$4")
-shift 4
-wanted=" ${*:-cost http bulk post birth write memory} "
+[ $# -ge 5 ] || die "run: make bench"
+product=$(realpath "$1") server=$(realpath "$2") cost=$(realpath "$3") floods=$(realpath "$4")
+mkdir -p "$5"
+out=$(realpath "$5")
+shift 5
+wanted=" ${*:-cost http bulk post birth write flood memory} "
 
 rounds=7 seconds=2 births=60 writes=12 crowd=1000
 if [ -n "${QUICK:-}" ]; then rounds=3 seconds=1 births=50 writes=4 crowd=200; fi
@@ -193,6 +193,15 @@ write() {
 
 # --- a thousand guests
 
+# A world of its own: the test of the kernel tier, built as what is measured here. It fails if a request does.
+flood() {
+    "$floods" --exact floods::a_neighbour_is_served_through_every_flood_and_so_is_the_flooder_afterwards --nocapture >"$out/floods"
+    sed -nE 's/.*\b(segments|supers|syns) +at port (8[01]): .*p99 ([0-9.]+) ms.*/\1 \2 \3/p' "$out/floods" |
+        while read -r kind port p99; do
+            note "flood-$kind" 1 "$([ "$port" = 80 ] && echo ours || echo peer)" "$p99"
+        done
+}
+
 # KiB of the kernel's own: what grows when programs, links, maps and pins are made.
 kernel() { awk '$1 ~ /^(Slab|Percpu|VmallocUsed):$/ { sum += $2 } END { print sum }' /proc/meminfo; }
 resident() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$1/status"; }
@@ -252,7 +261,7 @@ world 101
 guest 101
 link imdsb-cn imdsb-nginx
 link imdsb-cp imdsb-plain
-for row in http bulk post birth write memory; do
+for row in http bulk post birth write flood memory; do
     if wants $row; then $row; fi
 done
 say "end"

@@ -1,10 +1,5 @@
 //! Our two devices, programs and pins in other people's hands: whatever is done to them is mended within a second, and
 //! guests get their own answers again.
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "the kernel's time is not tokio's, it cannot be paused"
-)]
 
 use std::fs;
 use std::path::Path;

@@ -73,6 +73,11 @@ fn a_neighbour_is_served_through_every_flood_and_so_is_the_flooder_afterwards() 
         });
         flooder.has_its_own_files();
     }
+    // What held the floods back, each in its way.
+    for reason in ["steer_credit", "steer_bucket"] {
+        let frames = node.metric(&format!("pve_imds_guard_frames_total{{reason=\"{reason}\"}}"));
+        assert!(frames > 0.0, "{reason}");
+    }
     // What the floods' connections took is given back, or is there for the next ones: no flood finds less than the last.
     let mut rounds = vec![Usage::of(node.pid())];
     for neighbour in &neighbours {
