@@ -45,7 +45,7 @@ pub enum Ended {
     HeadTime,
     /// The head is no HTTP: answered 400.
     BadHead,
-    /// The head is too large or has too many fields: answered 431 (414 when it is the path).
+    /// The head is too large or has too many fields: answered 431.
     HeadTooLarge,
     /// The peer ended its half in the middle of a head.
     HeadIncomplete,

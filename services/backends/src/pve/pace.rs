@@ -79,7 +79,8 @@ impl Pace {
             (false, true) => self.soon,
             (false, false) => self.poll,
         };
-        self.soon = if unsettled { self.soon * 2 } else { SOON };
+        // Bounded here and not only where it is used: trouble may last for days.
+        self.soon = if unsettled { (self.soon * 2).min(self.poll) } else { SOON };
         let before = mem::replace(&mut self.stage, Stage::Idle { due: now + wait.min(self.poll) });
         matches!(before, Stage::Hung)
     }
@@ -173,6 +174,21 @@ mod tests {
             now = due;
         }
         assert_eq!(waits, [50, 100, 200, 400, 500, 500]);
+    }
+
+    #[test]
+    fn trouble_that_lasts_for_days_is_followed_to_its_end() {
+        let (mut pace, mut now) = settled();
+        for _ in 0..1000 {
+            now = pace.wake_at().map_or(now, |due| due);
+            assert_eq!(pace.elapsed(0, now), look(&[]));
+            pace.looked(true, now);
+        }
+        assert_eq!(pace.wake_at(), Some(now + POLL));
+        now += POLL;
+        pace.elapsed(0, now);
+        pace.looked(false, now);
+        assert_eq!(pace.wake_at(), Some(now + POLL));
     }
 
     #[test]
