@@ -72,7 +72,7 @@ pub async fn serve<R: Answers>(
     let mut daemon = Daemon::start(&checked, rules, router).await?;
     daemon.open_management(&checked, metrics).await?;
     daemon.announce(&checked);
-    daemon.run(stop).await;
+    let outcome = daemon.run(stop).await;
     daemon.drain().await;
-    Ok(())
+    outcome
 }

@@ -39,7 +39,7 @@ pub(super) struct Daemon<R> {
     session: Option<Session<R>>,
     health: watch::Sender<Health>,
     /// Ends with us.
-    _watcher: Watcher,
+    watcher: Watcher,
 }
 
 impl<R: Answers> Daemon<R> {
@@ -64,7 +64,7 @@ impl<R: Answers> Daemon<R> {
         };
         let session = Session::open(&mut base).await?;
         let health = watch::Sender::new(Health::of(&session));
-        Ok(Self { base, session: Some(session), health, _watcher: watcher })
+        Ok(Self { base, session: Some(session), health, watcher })
     }
 
     /// Opens the node's side, if the configuration has one.
@@ -90,7 +90,10 @@ impl<R: Answers> Daemon<R> {
     }
 
     /// Follows the interfaces until `stop`.
-    pub(super) async fn run(&mut self, stop: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    /// Something died that cannot be begun anew.
+    pub(super) async fn run(&mut self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let mut stop = pin!(stop);
         let mut beat = tokio::time::interval(TEND);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -109,16 +112,20 @@ impl<R: Answers> Daemon<R> {
                     Ok(Err(error)) => Some(Broken::Socket(error)),
                     _ => Some(Broken::Ring),
                 },
-                _ = beat.tick() => session.glance().await,
-                () = &mut stop => return,
+                _ = beat.tick() => {
+                    anyhow::ensure!(self.watcher.is_alive(), "the inventory's thread ended; a restart follows the VMs again");
+                    session.glance().await
+                }
+                () = &mut stop => return Ok(()),
             };
             if let Some(lost) = lost {
                 tokio::select! {
                     () = self.begin_anew(lost) => beat.reset_immediately(),
-                    () = &mut stop => return,
+                    () = &mut stop => return Ok(()),
                 }
             }
         }
+        Ok(())
     }
 
     /// A new session in the place of a lost one, however often that must be tried. Guests get silence meanwhile.
@@ -130,6 +137,7 @@ impl<R: Answers> Daemon<R> {
         // Its ring and its thread end before anything else, so that nobody acts on what is gone.
         let (lost, left) = session.abort(lost).await;
         let reason = lost.word();
+        self.health.send_replace(Health::rebuilding(reason));
         tracing::warn!(reason, %lost, "the datapath is lost; rebuilding it");
         systemd::rebuilding();
         let mut patience = FIRST_RETRY;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use pve_imds_model::fault::Outcome;
 use pve_imds_model::notes::{Oddity, Remark};
@@ -31,6 +31,15 @@ use super::reload::{Event, Loader, Look, chain};
 #[must_use = "when this is dropped, the inventory is not kept up to date any more"]
 pub struct Watcher {
     wake: Sender<Wake>,
+    threads: [JoinHandle<()>; 2],
+}
+
+impl Watcher {
+    /// Whether both threads run. If not, no change of a configuration is seen any more: a fault of ours.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
+    }
 }
 
 impl Drop for Watcher {
@@ -73,15 +82,15 @@ impl Inventory {
         let loader = Loader::new(Tree::new(dir.clone(), &node), Arc::clone(&progress));
         let worker = Worker { dir, loader, hints, inventory: Arc::clone(&inventory), first: true, failing: false };
         let report = wake.clone();
-        thread::Builder::new().name("pve-files".into()).spawn(move || worker.run(&orders, &report))?;
+        let files = thread::Builder::new().name("pve-files".into()).spawn(move || worker.run(&orders, &report))?;
 
         let pace = Pace::new(poll, Instant::now());
         let waiter = Waiter { pace, progress, inventory: Arc::clone(&inventory) };
-        thread::Builder::new().name("pve-watch".into()).spawn(move || waiter.run(&wakes, &order, ready))?;
+        let watch = thread::Builder::new().name("pve-watch".into()).spawn(move || waiter.run(&wakes, &order, ready))?;
 
         // Comes back as an error, when the other end is dropped.
         _ = opened.recv();
-        Ok((inventory, Watcher { wake }))
+        Ok((inventory, Watcher { wake, threads: [files, watch] }))
     }
 }
 
