@@ -26,6 +26,7 @@ enum look {
 	SHORT = -2,	/* cannot be told from the linear bytes */
 	OURS = -3,	/* to be steered */
 	DEEP = -4,	/* more VLAN tags than are looked behind */
+	WRAPPED = -5,	/* IP or ARP in an envelope that is not looked into */
 };
 
 /* Tags in the data; the outermost is usually beside it, in the skb. Deeper stacks exist only to hide something. */
@@ -72,7 +73,46 @@ static __always_inline bool is_vlan(__be16 proto)
 	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD) || proto == bpf_htons(ETH_P_QINQ1);
 }
 
-/* Reads Ethernet and the tags behind it. 0, SHORT or DEEP. */
+/* Below this the field is not a type but a length (IEEE 802.3), and LLC follows. */
+#define TYPES_FROM 0x600
+
+/* LLC (IEEE 802.2), and what follows it if its access point is SNAP's. Bytes: nothing here is aligned. */
+struct llc {
+	__u8 destination;
+	__u8 source;
+	__u8 control;
+};
+
+struct snap {
+	__u8 organisation[3];
+	__u8 proto[2];
+};
+
+#define LLC_SNAP 0xaa
+
+/*
+ * Some stacks read IP and ARP in SNAP on Ethernet too (RFC 1122, 2.3.3). Nobody sends them but to get past a filter, so
+ * they are dropped unread, whatever the organisation and whatever the length. Other LLC (spanning tree, CDP) is
+ * everybody's.
+ */
+static __always_inline int open_llc(struct cursor *cursor)
+{
+	struct llc *llc = TAKE(cursor, struct llc);
+	if (!llc)
+		return SHORT;
+	if ((llc->destination & 0xfe) != LLC_SNAP)
+		return 0;
+	struct snap *snap = TAKE(cursor, struct snap);
+	if (!snap)
+		return SHORT;
+
+	__be16 proto = bpf_htons(snap->proto[0] << 8 | snap->proto[1]);
+	bool ours = proto == bpf_htons(ETH_P_IP) || proto == bpf_htons(ETH_P_IPV6) || proto == bpf_htons(ETH_P_ARP);
+
+	return ours || is_vlan(proto) ? WRAPPED : 0;
+}
+
+/* Reads Ethernet and the tags behind it. 0, SHORT, DEEP or WRAPPED. */
 static __always_inline int open_frame(struct __sk_buff *skb, struct cursor *cursor)
 {
 	cursor->at = (void *)(long)skb->data;
@@ -87,14 +127,16 @@ static __always_inline int open_frame(struct __sk_buff *skb, struct cursor *curs
 #pragma unroll
 	for (int i = 0; i < TAGS_READ; i++) {
 		if (!is_vlan(cursor->proto))
-			return 0;
+			break;
 		struct vlan *vlan = TAKE(cursor, struct vlan);
 		if (!vlan)
 			return SHORT;
 		cursor->proto = vlan->proto;
 		cursor->tags++;
 	}
-	return is_vlan(cursor->proto) ? DEEP : 0;
+	if (is_vlan(cursor->proto))
+		return DEEP;
+	return bpf_ntohs(cursor->proto) < TYPES_FROM ? open_llc(cursor) : 0;
 }
 
 static __always_inline bool metadata_ipv6(const struct in6_addr *address)

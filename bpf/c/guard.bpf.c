@@ -244,6 +244,7 @@ int steer(struct __sk_buff *skb)
 	case OURS:
 		return hand_over(skb, &ours);
 	case SHORT:
+	case WRAPPED:
 		return steer_drop(skb, STEER_UNREADABLE);
 	case DEEP:
 		return steer_drop(skb, STEER_TAGS);
@@ -344,6 +345,7 @@ int shield(struct __sk_buff *skb)
 		return TCX_NEXT;
 	case SHORT:
 	case DEEP:
+	case WRAPPED:
 		return shield_drop(skb, SHIELD_UNREADABLE);
 	default:
 		return shield_drop(skb, look);

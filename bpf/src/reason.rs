@@ -45,7 +45,7 @@ reasons! {
     SteerTags => "steer_tags",
     /// IPv6 to a metadata address, or neighbour discovery about one.
     SteerIpv6 => "steer_ipv6",
-    /// IPv4, IPv6 or ARP whose addresses could not be read.
+    /// IPv4, IPv6 or ARP whose addresses could not be read, or in an 802.3 SNAP envelope.
     SteerUnreadable => "steer_unreadable",
     /// More SYNs and ARP requests than 2,000 a second, after a burst of 256.
     SteerBucket => "steer_bucket",
@@ -61,7 +61,7 @@ reasons! {
     ShieldClaimIpv6 => "shield_claim_ipv6",
     /// Somebody else's neighbour advertisement of a metadata address to a guest.
     ShieldClaimNeighbour => "shield_claim_neighbour",
-    /// IPv4, IPv6 or ARP to a guest whose addresses could not be read.
+    /// IPv4, IPv6 or ARP to a guest whose addresses could not be read, or in an 802.3 SNAP envelope.
     ShieldUnreadable => "shield_unreadable",
     /// An answer on its way to its guest.
     ReturnRedirected => "return_redirected",

@@ -34,6 +34,7 @@ enum Opened<'a> {
     Packet { kind: u16, tags: usize, bytes: &'a [u8] },
     CutOff,
     TooDeep,
+    InAnEnvelope,
 }
 
 fn number(bytes: &[u8]) -> u16 {
@@ -50,7 +51,19 @@ fn open(frame: &[u8]) -> Opened<'_> {
         let Some(inner) = bytes.get(2..4).map(number) else { return Opened::CutOff };
         (kind, tags, bytes) = (inner, tags + 1, &bytes[4..]);
     }
+    if kind < 0x600 {
+        return match (bytes.first_chunk::<3>(), bytes.first_chunk::<8>()) {
+            (None, _) | (Some([0xaa | 0xab, ..]), None) => Opened::CutOff,
+            (_, Some([0xaa | 0xab, .., high, low])) if wraps(number(&[*high, *low])) => Opened::InAnEnvelope,
+            _ => Opened::Packet { kind, tags, bytes },
+        };
+    }
     Opened::Packet { kind, tags, bytes }
+}
+
+/// What must not travel in SNAP.
+fn wraps(kind: u16) -> bool {
+    [IPV4, ARP, IPV6].contains(&kind) || TAGS.contains(&kind)
 }
 
 /// What the test run of the kernel does not try.
@@ -65,7 +78,7 @@ pub fn untried(frame: &[u8]) -> bool {
 
 pub fn steer(frame: &[u8]) -> Ruling {
     match open(frame) {
-        Opened::CutOff => Drop(Reason::SteerUnreadable),
+        Opened::CutOff | Opened::InAnEnvelope => Drop(Reason::SteerUnreadable),
         Opened::TooDeep => Drop(Reason::SteerTags),
         Opened::Packet { kind: IPV4, tags, bytes } => steer_ipv4(bytes, tags),
         Opened::Packet { kind: ARP, tags, bytes } => steer_arp(bytes, tags),
@@ -125,7 +138,7 @@ fn steer_ipv6(packet: &[u8]) -> Ruling {
 pub fn shield(frame: &[u8]) -> Ruling {
     let unreadable = Drop(Reason::ShieldUnreadable);
     match open(frame) {
-        Opened::CutOff | Opened::TooDeep => unreadable,
+        Opened::CutOff | Opened::TooDeep | Opened::InAnEnvelope => unreadable,
         Opened::Packet { kind: IPV4, bytes, .. } => match bytes.get(..20) {
             None => unreadable,
             Some(header) if header[12..16] == US => Drop(Reason::ShieldClaimIpv4),
