@@ -53,6 +53,28 @@ impl Lock {
         Ok(lock)
     }
 
+    /// Who holds the lock `<dir>.lock`, without taking it: 0 if the file does not say. `None`: nobody does.
+    ///
+    /// A shared lock for an instant: those who ask are not in each other's way, and nothing is written.
+    pub(crate) fn holder(dir: &Path) -> Result<Option<u32>, LockError> {
+        let path = beside(dir, "lock");
+        let failed = |source: io::Error| LockError::File { path: path.clone(), source };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(why) => return Err(failed(why)),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {
+                // Nobody is left to be told: should this fail, the lock ends with the file.
+                let _ = flock(&file, FlockOperation::Unlock);
+                Ok(None)
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Some(read(&file).map_err(failed)?.map_or(0, |record| record.pid))),
+            Err(why) => Err(failed(why.into())),
+        }
+    }
+
     /// The epoch for the next load of the programs: one more than the last, of this process or of the one before it.
     /// It is on record before it is returned.
     ///
@@ -232,6 +254,21 @@ mod tests {
         // Serving is another matter.
         let _serving = Lock::take(&dir).unwrap();
         Change::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_only_asks_takes_nothing_and_leaves_no_trace() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("bpf");
+        assert_eq!(Lock::holder(&dir).unwrap(), None);
+        assert!(!home.path().join("bpf.lock").exists());
+        let lock = Lock::take(&dir).unwrap();
+        assert_eq!(Lock::holder(&dir).unwrap(), Some(std::process::id()));
+        drop(lock);
+        let before = std::fs::read(home.path().join("bpf.lock")).unwrap();
+        assert_eq!(Lock::holder(&dir).unwrap(), None);
+        assert_eq!(std::fs::read(home.path().join("bpf.lock")).unwrap(), before);
+        Lock::take(&dir).unwrap();
     }
 
     #[test]

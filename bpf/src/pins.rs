@@ -190,6 +190,15 @@ impl Pins {
         Lock::take(&self.dir)
     }
 
+    /// The process that serves from these pins, if one does: 0 if it did not say who it is.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::File`] if the lock's file cannot be read.
+    pub fn holder(&self) -> Result<Option<u32>, LockError> {
+        Lock::holder(&self.dir)
+    }
+
     /// Everything that is pinned, by interface.
     ///
     /// # Errors

@@ -29,8 +29,15 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
     match name {
         Some(name) => present.retain(|interface| interface.name == name),
         None => {
+            let kinds = accept_kinds.join(",");
             let accept = Accept { kinds: accept_kinds };
+            for left in present.iter().filter(|interface| is_left_out(&accept, interface)) {
+                writeln!(stderr(), "{}: left alone: a {}, and --accept-kinds is {kinds}", left.name, left.kind)?;
+            }
             present.retain(|interface| accept.tap(interface).is_some());
+            if present.is_empty() {
+                writeln!(stdout(), "there is no interface of a VM here, of kind {kinds}")?;
+            }
         }
     }
     if let Some(name) = name.filter(|_| present.is_empty()) {
@@ -57,6 +64,11 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
         1 if name.is_some() => bail!("the interface is open"),
         _ => bail!("{failed} of {} interfaces are open", present.len()),
     }
+}
+
+/// It has a guest's name and not the kind of a guest's.
+fn is_left_out(accept: &Accept, interface: &Interface) -> bool {
+    TapName::parse(&interface.name).is_some() && accept.tap(interface).is_none()
 }
 
 /// Every interface of this namespace, the oldest first.

@@ -8,15 +8,11 @@ use std::fs;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 
-use pve_imds_transport::bpf::{LockError, Mode, Pinned, Pins, Program};
+use pve_imds_transport::bpf::{Mode, Pinned, Pins, Program};
 use serde_json::json;
 
 pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
-    let daemon = match pins.lock() {
-        Ok(_) => None,
-        Err(LockError::Held { pid, .. }) => Some(pid),
-        Err(error) => return Err(error.into()),
-    };
+    let daemon = pins.holder()?;
     let pinned = pins.list()?;
     let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| pinned.iter().any(is_foreign));
     let interfaces = by_interface(&pinned, elsewhere);
