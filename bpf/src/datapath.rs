@@ -9,15 +9,15 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError as AyaMapError, MapFd, PerCpuArray, XskMap};
 use aya::programs::{ProgramError, SchedClassifier, Xdp};
-use aya::{Ebpf, EbpfLoader};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::attach::{Driver, Live, Swap, Target, settle};
 use crate::credit::{Credit, Maps};
 use crate::error::{AttachError, LoadError, MapError};
-use crate::object::{FUNNEL, classify, drops, guard_interface, load_guard, symbol, typed};
+use crate::object::{self, FUNNEL, classify, drops, guard_interface, load_guard, symbol, typed};
 use crate::pins::{Pins, Program};
 use crate::reason::Reason;
 use crate::step::Step;
@@ -46,14 +46,14 @@ impl Datapath {
     /// [`LoadError`]: an old kernel, missing privileges, or a verifier that thinks otherwise.
     pub fn load(a_ifindex: u32, epoch: Epoch, ring: u32) -> Result<Self, LoadError> {
         let epoch = epoch.number();
-        let mut loader = EbpfLoader::new();
+        let mut loader = object::loader();
         loader.override_global("epoch", &epoch, true).override_global("device_a", &a_ifindex, true).override_global(
             "own_mac",
             &METADATA_MAC,
             true,
         );
         let guard = load_guard(&mut loader, &[Program::Steer, Program::Shield, Program::Return])?;
-        let mut funnel = EbpfLoader::new()
+        let mut funnel = object::loader()
             .override_global("epoch", &epoch, true)
             .override_global("ring", &ring, true)
             .load(FUNNEL)

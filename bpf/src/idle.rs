@@ -4,11 +4,11 @@
 //! reads no configuration and needs no device, socket or daemon, so it can run before an interface's guest does. The
 //! daemon may do the same work at the same time: a link that is alive is left alone, whoever's program it runs.
 
-use aya::{Ebpf, EbpfLoader};
+use aya::Ebpf;
 
 use crate::attach::{Live, Settled};
 use crate::error::{AttachError, LoadError};
-use crate::object::{guard_interface, load_guard};
+use crate::object::{self, guard_interface, load_guard};
 use crate::pins::{Pins, Program};
 use crate::step::Step;
 
@@ -34,7 +34,7 @@ impl Idle {
     ///
     /// [`LoadError`], as for [`crate::Datapath::load`].
     pub fn load(interfaces: u32) -> Result<Self, LoadError> {
-        let mut loader = EbpfLoader::new();
+        let mut loader = object::loader();
         // Only who has a slot needs these, and nobody has.
         for map in ["interfaces", "slots", "credits", "buckets"] {
             loader.map_max_entries(map, 1);

@@ -25,6 +25,14 @@ pub(crate) const fn symbol(program: Program) -> &'static str {
     }
 }
 
+/// A loader that leaves the kernel's own type information alone: no program of ours is relocated against it, and reading
+/// it costs 14 MiB that the allocator then keeps.
+pub(crate) fn loader<'a>() -> EbpfLoader<'a> {
+    let mut loader = EbpfLoader::new();
+    loader.btf(None);
+    loader
+}
+
 /// Loads the guard with these of its programs.
 pub(crate) fn load_guard(loader: &mut EbpfLoader<'_>, programs: &[Program]) -> Result<Ebpf, LoadError> {
     if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(6, 6, 0)) {
