@@ -13,6 +13,7 @@ use std::path::Path;
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::{Inventory, Settings};
 use pve_imds_model::vm::VmId;
+use pve_imds_transport::{Interface, Links};
 
 use crate::app;
 use crate::cli::{Cli, Command, ConfigCommand, GuardCommand};
@@ -47,6 +48,14 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
 /// A VMID from the command line.
 fn vmid(number: u32) -> Result<VmId, Usage> {
     VmId::new(number).ok_or_else(|| Usage(format!("{number} is no VMID; VMIDs are 100 to 999999999")))
+}
+
+/// Every interface of this namespace, the oldest first.
+fn interfaces() -> anyhow::Result<Vec<Interface>> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let present = runtime.block_on(async { anyhow::Ok(Links::open().await?.present()) });
+    present.context("cannot list network interfaces")
 }
 
 /// The inventory as it is now. Nothing follows it: a command reads once.

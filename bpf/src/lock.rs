@@ -37,8 +37,7 @@ impl Lock {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let held = read(&file).map_err(failed)?.map_or(0, |record| record.pid);
-                return Err(LockError::Held { pid: held, path });
+                return Err(LockError::Held { pid: pid(&file).map_err(failed)?, path });
             }
             Err(why) => return Err(failed(why.into())),
         }
@@ -70,7 +69,7 @@ impl Lock {
                 let _ = flock(&file, FlockOperation::Unlock);
                 Ok(None)
             }
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Some(read(&file).map_err(failed)?.map_or(0, |record| record.pid))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Some(pid(&file).map_err(failed)?)),
             Err(why) => Err(failed(why.into())),
         }
     }
@@ -193,6 +192,11 @@ impl Record {
         };
         Some(Self { pid: pid.parse().ok()?, epoch })
     }
+}
+
+/// Who holds the lock, as the file says; 0 if it does not.
+fn pid(file: &File) -> io::Result<u32> {
+    Ok(read(file)?.map_or(0, |record| record.pid))
 }
 
 fn read(file: &File) -> io::Result<Option<Record>> {

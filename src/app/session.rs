@@ -18,7 +18,7 @@ use anyhow::Context;
 use metrics::counter;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::bpf::{Datapath, Epoch, Lock, Pins, Program};
-use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Seat, Xsk};
+use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Xsk};
 use tokio::sync::mpsc;
 
 use super::guard::{self, Guard, MENDS, Report};
@@ -246,33 +246,25 @@ fn seat_present<R: Answers>(
 ) -> anyhow::Result<HashSet<u32>> {
     // Only what is defunct: an interface may have been born, and guarded by a command, since it was listed.
     pins.sweep(|_| true)?;
-    let steered = pins.list()?.into_iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
-    let pinned: HashSet<u32> = steered.map(|pin| pin.ifindex).collect();
+    let pinned = pins.census()?;
     let mut unguarded = HashSet::new();
     for interface in present {
         let Some(seat) = guests.appeared(&interface) else { continue };
-        if !pinned.contains(&interface.index) {
+        if !pinned.contains(&(Program::Steer, interface.index)) {
             unguarded.insert(interface.index);
             continue;
         }
-        match swap(datapath, pins, &interface, seat) {
-            Ok(report) => guests.reported(report),
-            // Its old programs drop meanwhile.
-            Err(report) => {
-                unguarded.insert(interface.index);
-                guests.reported(report);
+        guests.reported(match guard::guard(datapath, pins, &interface, seat) {
+            Ok(swap) => {
+                passed(Step::GuestSwapped);
+                Report::Guarded(interface, swap)
             }
-        }
+            // Its old programs drop meanwhile.
+            Err(error) => {
+                unguarded.insert(interface.index);
+                Report::Failed(interface, error)
+            }
+        });
     }
     Ok(unguarded)
-}
-
-fn swap(datapath: &mut Datapath, pins: &Pins, interface: &Interface, seat: Seat) -> Result<Report, Report> {
-    match guard::guard(datapath, pins, interface, seat) {
-        Ok(swap) => {
-            passed(Step::GuestSwapped);
-            Ok(Report::Guarded(interface.clone(), swap))
-        }
-        Err(error) => Err(Report::Failed(interface.clone(), error)),
-    }
 }

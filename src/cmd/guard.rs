@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use pve_imds_model::tap::TapName;
+use pve_imds_transport::Interface;
 use pve_imds_transport::bpf::{Held, Idle, LockError, Pins, Program};
-use pve_imds_transport::{Interface, Links};
 
 use super::Usage;
 use crate::app::guard::chain;
@@ -25,16 +25,19 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
         return Err(Usage(format!("{name:?} {why}")).into());
     }
     let dir = named(pins)?.unwrap_or_else(default_dir);
-    let mut present = present().context("cannot list network interfaces")?;
+    let mut present = super::interfaces()?;
     match name {
         Some(name) => present.retain(|interface| interface.name == name),
         None => {
             let kinds = accept_kinds.join(",");
             let accept = Accept { kinds: accept_kinds };
-            for left in present.iter().filter(|interface| is_left_out(&accept, interface)) {
-                writeln!(stderr(), "{}: left alone: a {}, and --accept-kinds is {kinds}", left.name, left.kind)?;
+            present.retain(|interface| TapName::parse(&interface.name).is_some());
+            let (accepted, left_alone): (Vec<_>, Vec<_>) =
+                present.into_iter().partition(|interface| accept.tap(interface).is_some());
+            present = accepted;
+            for Interface { name, kind, .. } in left_alone {
+                writeln!(stderr(), "{name}: left alone: a {kind}, and --accept-kinds is {kinds}")?;
             }
-            present.retain(|interface| accept.tap(interface).is_some());
             if present.is_empty() {
                 writeln!(stdout(), "there is no interface of a VM here, of kind {kinds}")?;
             }
@@ -64,17 +67,6 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
         1 if name.is_some() => bail!("the interface is open"),
         _ => bail!("{failed} of {} interfaces are open", present.len()),
     }
-}
-
-/// It has a guest's name and not the kind of a guest's.
-fn is_left_out(accept: &Accept, interface: &Interface) -> bool {
-    TapName::parse(&interface.name).is_some() && accept.tap(interface).is_none()
-}
-
-/// Every interface of this namespace, the oldest first.
-fn present() -> anyhow::Result<Vec<Interface>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { Ok(Links::open().await?.present()) })
 }
 
 /// Takes every guard off.

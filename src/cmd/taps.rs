@@ -3,24 +3,17 @@
 use std::collections::HashSet;
 use std::io::{Write, stdout};
 
-use anyhow::Context;
 use pve_imds_model::request::{Directory, Link};
-use pve_imds_transport::Links;
 use pve_imds_transport::bpf::{Pins, Program};
 use serde_json::json;
 
-use super::inventory;
+use super::{interfaces, inventory};
 use crate::app::guests::Accept;
 use crate::cli::Taps;
 use crate::config::Checked;
 
 pub(super) fn run(checked: &Checked, taps: &Taps) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let mut interfaces = runtime
-        .block_on(async { anyhow::Ok(Links::open().await?.present()) })
-        .context("cannot list network interfaces")?;
-    interfaces.sort_by_key(|interface| interface.index);
+    let interfaces = interfaces()?;
     let accept = Accept { kinds: checked.accept_kinds.clone() };
     let inventory = inventory(checked)?;
     let guarded = guarded(checked);

@@ -110,8 +110,7 @@ impl Devices {
         for end in [&devices.a, &devices.b] {
             quieten(handle, end).await?;
         }
-        let failed = |source| kernel("switch off checksum offload of", &a, source);
-        pve_imds_bpf::disable_tx_checksum(&a).map_err(failed)?;
+        sum_in_software(&devices.a)?;
         Ok(devices)
     }
 
@@ -134,8 +133,7 @@ impl Devices {
     pub async fn raise(&self) -> Result<(), DeviceError> {
         let netlink = Netlink::open(&self.a.name)?;
         for device in [&self.b, &self.a] {
-            let up = LinkUnspec::new_with_index(device.index).up().build();
-            set(&netlink.handle, "set up", &device.name, up).await?;
+            set_up(&netlink.handle, device).await?;
         }
         Ok(())
     }
@@ -312,14 +310,21 @@ async fn quieten(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
 async fn mend(handle: &Handle, device: &Device, changes: &[Change]) -> Result<(), DeviceError> {
     quieten(handle, device).await?;
     if changes.contains(&Change::Offload) {
-        let failed = |source| kernel("switch off checksum offload of", &device.name, source);
-        pve_imds_bpf::disable_tx_checksum(&device.name).map_err(failed)?;
+        sum_in_software(device)?;
     }
     if changes.contains(&Change::Down) {
-        let up = LinkUnspec::new_with_index(device.index).up().build();
-        set(handle, "set up", &device.name, up).await?;
+        set_up(handle, device).await?;
     }
     Ok(())
+}
+
+fn sum_in_software(device: &Device) -> Result<(), DeviceError> {
+    let failed = |source| kernel("switch off checksum offload of", &device.name, source);
+    pve_imds_bpf::disable_tx_checksum(&device.name).map_err(failed)
+}
+
+async fn set_up(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
+    set(handle, "set up", &device.name, LinkUnspec::new_with_index(device.index).up().build()).await
 }
 
 fn ipv6_switch(name: &str) -> String {

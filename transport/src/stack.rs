@@ -202,13 +202,12 @@ impl Stack {
                 connection.touched = false;
             }
         }
-        let again = if departure == Departure::All { &[][..] } else { &touched };
-        round.iter().chain(again).for_each(|ticket| self.touch(*ticket));
+        match departure {
+            Departure::All => touched.iter().for_each(|ticket| self.settle(*ticket)),
+            _ => round.iter().chain(&touched).for_each(|ticket| self.touch(*ticket)),
+        }
         round.clear();
         self.round = round;
-        if departure == Departure::All {
-            touched.iter().for_each(|ticket| self.settle(*ticket));
-        }
         touched.clear();
         if self.touched.is_empty() {
             self.touched = touched;
