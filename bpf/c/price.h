@@ -38,8 +38,10 @@ struct {
 	__type(value, __u64);
 } buckets SEC(".maps");
 
-#define BUCKET_INTERVAL 500000ULL	/* 2,000 a second */
-#define BUCKET_BURST 256
+/* Nanoseconds for one, and for as many as a full bucket gives at once. Set by the loader; nothing passes before that. */
+const volatile __u64 bucket_interval = 1;
+const volatile __u64 bucket_depth = 0;
+
 #define BUCKET_ATTEMPTS 4
 
 /* What a look learns of a frame that is ours, for its price. */
@@ -94,9 +96,9 @@ static __always_inline bool take_one(__u64 *full_at)
 #pragma unroll
 	for (int i = 0; i < BUCKET_ATTEMPTS; i++) {
 		__u64 old = *(volatile __u64 *)full_at;
-		__u64 next = (old > now ? old : now) + BUCKET_INTERVAL;
+		__u64 next = (old > now ? old : now) + bucket_interval;
 
-		if (next > now + BUCKET_BURST * BUCKET_INTERVAL)
+		if (next > now + bucket_depth)
 			return false;
 		if (__sync_val_compare_and_swap(full_at, old, next) == old)
 			return true;

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, TestRun, TestRunOptions};
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4, YARDSTICK};
-use pve_imds_bpf::{Datapath, Epoch, Generation, Idle, Program, Slot};
+use pve_imds_bpf::{Bucket, Datapath, Epoch, Generation, Idle, Program, Slot};
 
 const ROUNDS: usize = 9;
 const REPEAT: u32 = 1_000_000;
@@ -26,7 +26,7 @@ fn main() {
         ("IPv6 ping", Frame::ipv6(six(7), six(1), 58, &[128, 0, 0, 0, 0, 1, 0, 1])),
         ("ARP", Frame::arp(1, a, b)),
     ];
-    let mut datapath = Datapath::load(4_000_000, Epoch::default(), 2048).unwrap();
+    let mut datapath = Datapath::load(4_000_000, Epoch::default(), 2048, Bucket::default()).unwrap();
     let mut object = Ebpf::load(YARDSTICK).unwrap();
     let empty: &mut SchedClassifier = object.program_mut("empty").unwrap().try_into().unwrap();
     empty.load().unwrap();

@@ -15,6 +15,7 @@ use aya::programs::{ProgramError, SchedClassifier, Xdp};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::attach::{Driver, Live, Swap, Target, settle};
+use crate::bucket::Bucket;
 use crate::credit::{Credit, Maps};
 use crate::error::{AttachError, LoadError, MapError};
 use crate::object::{self, FUNNEL, classify, drops, guard_interface, load_guard, symbol, typed};
@@ -39,19 +40,21 @@ impl Datapath {
     ///
     /// `a_ifindex` is the device that steered frames leave through, `epoch` one that no frame in flight can carry
     /// ([`crate::Lock::next_epoch`]), `ring` the number of chunks that the socket's receive ring holds: `funnel` fills
-    /// it up to the last 64.
+    /// it up to the last 64. `bucket` is what each slot gets.
     ///
     /// # Errors
     ///
     /// [`LoadError`]: an old kernel, missing privileges, or a verifier that thinks otherwise.
-    pub fn load(a_ifindex: u32, epoch: Epoch, ring: u32) -> Result<Self, LoadError> {
+    pub fn load(a_ifindex: u32, epoch: Epoch, ring: u32, bucket: Bucket) -> Result<Self, LoadError> {
+        let (interval, depth) = (bucket.interval(), bucket.depth());
         let epoch = epoch.number();
         let mut loader = object::loader();
-        loader.override_global("epoch", &epoch, true).override_global("device_a", &a_ifindex, true).override_global(
-            "own_mac",
-            &METADATA_MAC,
-            true,
-        );
+        loader
+            .override_global("epoch", &epoch, true)
+            .override_global("device_a", &a_ifindex, true)
+            .override_global("own_mac", &METADATA_MAC, true)
+            .override_global("bucket_interval", &interval, true)
+            .override_global("bucket_depth", &depth, true);
         let guard = load_guard(&mut loader, &[Program::Steer, Program::Shield, Program::Return])?;
         let mut funnel = object::loader()
             .override_global("epoch", &epoch, true)

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod bucket;
 mod census;
 mod credit;
 mod datapath;
@@ -38,6 +39,7 @@ mod tag;
 pub mod testing;
 
 pub use attach::Swap;
+pub use bucket::Bucket;
 pub use credit::Credit;
 pub use datapath::{Datapath, METADATA_MAC};
 pub use error::{AttachError, LoadError, LockError, MapError, PinError};

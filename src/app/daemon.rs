@@ -55,6 +55,7 @@ impl<R: Answers> Daemon<R> {
         let mut base = Base {
             device_prefix: checked.device_prefix.clone(),
             accept: Accept { kinds: checked.accept_kinds.clone() },
+            bucket: rules.bucket,
             node: Node::new(inventory, rules, checked.emulation),
             router,
             pins,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use metrics::counter;
 use pve_imds_model::tap::TapName;
-use pve_imds_transport::bpf::{Datapath, Epoch, Lock, Pins, Program};
+use pve_imds_transport::bpf::{Bucket, Datapath, Epoch, Lock, Pins, Program};
 use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Xsk};
 use tokio::sync::mpsc;
 
@@ -35,6 +35,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) struct Base<R> {
     pub(super) device_prefix: String,
     pub(super) accept: Accept,
+    pub(super) bucket: Bucket,
     pub(super) node: Node,
     pub(super) router: R,
     pub(super) pins: Pins,
@@ -108,7 +109,7 @@ impl<R: Answers> Session<R> {
         let devices = Devices::ensure(&base.device_prefix).await?;
         base.links.watch(&devices.indexes());
         passed(Step::DevicesMade);
-        let mut datapath = Datapath::load(devices.a.index, epoch, Xsk::RING)?;
+        let mut datapath = Datapath::load(devices.a.index, epoch, Xsk::RING, base.bucket)?;
         passed(Step::ProgramsLoaded);
         let ring = Ring::start(devices.b.index, epoch, datapath.credit()?)
             .with_context(|| format!("cannot bind an AF_XDP socket to {}", devices.b.name))?;

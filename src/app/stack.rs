@@ -16,7 +16,7 @@ use pve_imds_middleware::telemetry::TelemetryLayer;
 use pve_imds_middleware::{RequestBody, ResponseBody, bounds, boxed};
 use pve_imds_model::fault::Fault;
 use pve_imds_model::request::{Directory, Emulation, Link, Peer};
-use pve_imds_transport as transport;
+use pve_imds_transport::{self as transport, bpf::Bucket};
 use tower::{Service, ServiceBuilder};
 
 /// What a guest may ask, and how much of it.
@@ -26,6 +26,8 @@ pub struct Rules {
     pub guard: GuardSettings,
     /// How often, how many at once.
     pub allowance: Allowance,
+    /// How many connections it may try to open.
+    pub bucket: Bucket,
 }
 
 /// What all guests' stacks share.

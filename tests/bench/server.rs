@@ -38,6 +38,7 @@ use pve_imds_model::request::Link;
 use pve_imds_model::tap::TapName;
 use pve_imds_observability::{Guard as Receivers, Settings, install};
 use pve_imds_transport::Peer;
+use pve_imds_transport::bpf::Bucket;
 use tokio::net::TcpListener;
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -47,6 +48,10 @@ const LIFTED: Allowance = Allowance {
     request_burst: NonZeroU32::new(1_000_000).unwrap(),
     requests_in_flight: 1_000_000,
 };
+
+/// Connections are opened as fast as they can be: a bucket's drop is a second of the client's patience.
+const OPEN: Bucket =
+    Bucket { per_second: NonZeroU32::new(1_000_000).unwrap(), burst: NonZeroU32::new(1_000_000).unwrap() };
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -70,7 +75,7 @@ fn main() {
 
 fn guest(file: &str) {
     let (checked, receivers) = prepare(file);
-    let rules = Rules { allowance: LIFTED, ..app::rules(&checked) };
+    let rules = Rules { allowance: LIFTED, bucket: OPEN, ..app::rules(&checked) };
     let router = app::router(&checked);
     serve(checked, &receivers, rules, router);
 }
@@ -78,7 +83,7 @@ fn guest(file: &str) {
 fn sink(file: &str) {
     let (checked, receivers) = prepare(file);
     let guard = GuardSettings { body_limit: 64 << 20, ..GuardSettings::default() };
-    serve(checked, &receivers, Rules { guard, allowance: LIFTED }, tower::service_fn(swallow));
+    serve(checked, &receivers, Rules { guard, allowance: LIFTED, bucket: OPEN }, tower::service_fn(swallow));
 }
 
 fn serve(checked: config::Checked, receivers: &Receivers, rules: Rules, router: impl Answers) {

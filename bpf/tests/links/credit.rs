@@ -1,7 +1,7 @@
 //! What a guest may have on its way, counted against what really arrives.
 
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA};
-use pve_imds_bpf::{Credit, Datapath, Epoch, Generation, Pins, Reason, disable_tx_checksum};
+use pve_imds_bpf::{Bucket, Credit, Datapath, Epoch, Generation, Pins, Reason, disable_tx_checksum};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::os::fd::AsFd;
@@ -121,7 +121,7 @@ fn what_the_ring_has_no_room_for_is_shed_and_given_back() {
     node(|dir| {
         devices();
         let pins = Pins::open(dir).unwrap();
-        let mut datapath = Datapath::load(index("imds-a"), Epoch::default(), 64 + 4).unwrap();
+        let mut datapath = Datapath::load(index("imds-a"), Epoch::default(), 64 + 4, Bucket::default()).unwrap();
         datapath.assign(index("h0"), slot(), Generation::new(9)).unwrap();
         // Not bound: what it is sent is lost, and nobody takes it out of a ring.
         let xdp = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();

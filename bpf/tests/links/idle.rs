@@ -11,7 +11,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA, YARDSTICK};
 use pve_imds_bpf::{
-    Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, Pinned, Pins, Program, Slot, Swap, Tag,
+    Bucket, Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, Pinned, Pins, Program, Slot, Swap, Tag,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -158,7 +158,7 @@ fn slots_change_places_between_loads_of_any_layout_and_nothing_leaks() {
             }
             let mut epoch = Epoch::default();
             for round in 0..20 {
-                let mut datapath = Datapath::load(index("imds-a"), epoch, RING).unwrap();
+                let mut datapath = Datapath::load(index("imds-a"), epoch, RING, Bucket::default()).unwrap();
                 for (at, (name, ifindex, _)) in guests.iter().enumerate() {
                     let slot = slots[(at + round) % 2];
                     datapath.assign(*ifindex, slot, Generation::new(9)).unwrap();

@@ -13,7 +13,8 @@ use std::path::Path;
 
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA};
 use pve_imds_bpf::{
-    AttachError, Datapath, Epoch, Generation, METADATA_MAC, Pins, Program, Reason, Slot, Swap, Tag, disable_tx_checksum,
+    AttachError, Bucket, Datapath, Epoch, Generation, METADATA_MAC, Pins, Program, Reason, Slot, Swap, Tag,
+    disable_tx_checksum,
 };
 use support::{Wire, index, ip, node, pair, said};
 
@@ -37,7 +38,7 @@ fn devices() {
 }
 
 fn load(epoch: Epoch) -> Datapath {
-    let mut datapath = Datapath::load(index("imds-a"), epoch, RING).unwrap();
+    let mut datapath = Datapath::load(index("imds-a"), epoch, RING, Bucket::default()).unwrap();
     datapath.assign(index("h0"), slot(), Generation::new(9)).unwrap();
     datapath
 }

@@ -1,12 +1,13 @@
 //! The prices, judged one frame after the other: what a bucket and a ring let through.
 
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 
 use pve_imds_bpf::testing::{Beside, Frame, METADATA_IPV4 as METADATA, Verdict};
-use pve_imds_bpf::{Datapath, Generation, Program, Reason, Slot};
+use pve_imds_bpf::{Bucket, Datapath, Generation, Program, Reason, Slot};
 use rustix::net::{AddressFamily, SocketType, socket};
 
-use crate::{DEVICE_A, GUEST, INTERFACE, epoch, served, slot, tag};
+use crate::{DEVICE_A, GUEST, INTERFACE, RING, epoch, served, slot, tag};
 
 fn count(datapath: &Datapath, reason: Reason) -> u64 {
     datapath.counters().into_iter().find(|(counted, _)| *counted == reason).unwrap().1
@@ -46,6 +47,18 @@ fn questions_that_cost_much_have_a_rate_of_their_own() {
 }
 
 #[test]
+fn a_bucket_is_as_large_as_it_was_asked_for() {
+    let few = Bucket { per_second: NonZeroU32::new(1).unwrap(), burst: NonZeroU32::new(3).unwrap() };
+    let many = Bucket { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
+    for (bucket, passed) in [(few, 3), (many, 9)] {
+        let mut datapath = Datapath::load(DEVICE_A, epoch(), RING, bucket).unwrap();
+        datapath.assign(INTERFACE, slot(), Generation::new(7)).unwrap();
+        let _ = datapath.cost(Program::Steer, &syn(0), 9);
+        assert_eq!(count(&datapath, Reason::SteerRedirected), passed, "{bucket:?}");
+    }
+}
+
+#[test]
 fn counts_may_wrap() {
     let datapath = served();
     let credit = datapath.credit().unwrap();
@@ -62,7 +75,7 @@ fn counts_may_wrap() {
 
 #[test]
 fn a_frame_fills_as_much_of_the_ring_as_it_has_chunks() {
-    let mut datapath = Datapath::load(DEVICE_A, epoch(), 64 + 9).unwrap();
+    let mut datapath = Datapath::load(DEVICE_A, epoch(), 64 + 9, Bucket::default()).unwrap();
     let mut credit = datapath.credit().unwrap();
     let xdp = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
     let of = |size: usize| {
@@ -98,6 +111,6 @@ fn a_frame_fills_as_much_of_the_ring_as_it_has_chunks() {
     let beyond = of(60).with(4, &[0x10, 0]);
     let judged = datapath.judge(Program::Funnel, &beyond, Beside::default());
     assert_eq!(judged.reasons, [Reason::FunnelTag], "a slot beyond the last");
-    let unset = Datapath::load(DEVICE_A, epoch(), 0).unwrap();
+    let unset = Datapath::load(DEVICE_A, epoch(), 0, Bucket::default()).unwrap();
     assert_eq!(judge(&unset, 60), Reason::FunnelShed, "a ring of nothing");
 }

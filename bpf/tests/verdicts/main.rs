@@ -15,7 +15,7 @@ use pve_imds_bpf::testing::{
     Beside, Frame, METADATA_IPV4 as METADATA, METADATA_IPV6, METADATA_LINK_LOCAL, Verdict, extension, fragment,
     neighbour,
 };
-use pve_imds_bpf::{Datapath, Epoch, Generation, Program, Reason, Slot, Tag};
+use pve_imds_bpf::{Bucket, Datapath, Epoch, Generation, Program, Reason, Slot, Tag};
 
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 7);
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -58,7 +58,7 @@ fn tag() -> Tag {
 }
 
 fn served() -> Datapath {
-    let mut datapath = Datapath::load(DEVICE_A, epoch(), RING).unwrap();
+    let mut datapath = Datapath::load(DEVICE_A, epoch(), RING, Bucket::default()).unwrap();
     datapath.assign(INTERFACE, slot(), Generation::new(7)).unwrap();
     datapath
 }
@@ -370,7 +370,7 @@ fn shield_lets_nobody_speak_in_our_name() {
 #[test]
 fn shield_knows_our_own_answers_by_way_and_mark() {
     let datapath = served();
-    let unguarded = Datapath::load(0, epoch(), RING).unwrap();
+    let unguarded = Datapath::load(0, epoch(), RING, Bucket::default()).unwrap();
     let answer = Frame::tcp(METADATA, GUEST, 40_000, 0);
     let claim = (Verdict::Drop, 0);
     for (what, datapath, ingress_ifindex, mark, expected) in [
