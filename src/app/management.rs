@@ -1,13 +1,15 @@
 //! The node's side: metrics for Prometheus and health for whoever asks, on an address of the operator's.
 //!
 //! In come HTTP requests from the node over the kernel's TCP; out go `/metrics` and `/healthz`. It serves no guest and
-//! knows nothing about any.
+//! knows nothing about any. Connections are kept between requests; how many, and who goes first, [`places`] says.
+
+mod places;
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,21 +18,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use pve_imds_observability::Metrics;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
+use self::places::{Phase, Place, Places};
 use super::health::Health;
-
-/// Scrapers come one at a time; more than this is somebody's mistake.
-const CONNECTIONS: usize = 32;
-
-/// A head that takes longer is none.
-const HEAD_TIME: Duration = Duration::from_secs(5);
-
-/// Whoever takes longer to ask and to read is not reading: its place is for others.
-const WHOLE_TIME: Duration = Duration::from_secs(10);
 
 /// Answers until it is dropped.
 ///
@@ -47,10 +42,8 @@ pub(super) async fn bind(
 }
 
 async fn serve(listener: TcpListener, metrics: Metrics, health: watch::Receiver<Health>) -> Infallible {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut places = Places::default();
     loop {
-        // Never closed, so a place always comes.
-        let place = Arc::clone(&places).acquire_owned().await;
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -59,24 +52,43 @@ async fn serve(listener: TcpListener, metrics: Metrics, health: watch::Receiver<
                 continue;
             }
         };
+        // Only now: until somebody knocks, nobody has to go.
+        places.make_room().await;
         let (metrics, health) = (metrics.clone(), health.clone());
-        tokio::spawn(async move {
-            let service = service_fn(|request| {
-                let (metrics, health) = (metrics.clone(), health.clone());
-                async move { Ok::<_, Infallible>(answer(&request, &metrics, &health).await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), service);
-            match tokio::time::timeout(WHOLE_TIME, connection).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "a management connection ended early"),
-                Err(_) => tracing::debug!("a management connection took too long"),
+        places.give(|place| attend(stream, place, metrics, health));
+    }
+}
+
+/// One connection, for as long as it keeps within its times.
+async fn attend(stream: TcpStream, place: Place, metrics: Metrics, health: watch::Receiver<Health>) {
+    let service = service_fn(|request| {
+        let (place, metrics, health) = (&place, &metrics, &health);
+        async move {
+            place.is(Phase::Asking);
+            let response = answer(&request, metrics, health).await;
+            // What is left to do is to take it. Whoever does not is like one that asks nothing more.
+            place.is(Phase::Kept(Instant::now()));
+            Ok::<_, Infallible>(response)
+        }
+    });
+    // hyper's own time for heads would also be that of a scraper between two scrapes.
+    let connection = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
+    let (mut connection, mut phase) = (pin!(connection), place.watch());
+    loop {
+        let deadline = phase.borrow_and_update().deadline();
+        tokio::select! {
+            end = &mut connection => {
+                if let Err(error) = end {
+                    tracing::debug!(%error, "a management connection ended early");
+                }
+                return;
             }
-            drop(place);
-        });
+            _ = phase.changed() => {}
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                tracing::debug!("a management connection took too long");
+                return;
+            }
+        }
     }
 }
 
@@ -107,4 +119,88 @@ fn reply(status: StatusCode, kind: &'static str, text: String) -> Response<Full<
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// More than there are places, twice.
+    const FLOOD: usize = 64;
+
+    fn metrics() -> Metrics {
+        use pve_imds_observability::{Guard, Settings, install};
+        static INSTALLED: OnceLock<Guard> = OnceLock::new();
+        let settings = Settings { level: "off".to_owned(), ..Settings::default() };
+        INSTALLED.get_or_init(|| install(&settings).unwrap()).metrics().clone()
+    }
+
+    async fn listening() -> SocketAddr {
+        let (_, health) = watch::channel(Health::rebuilding("gone"));
+        let (address, serving) = bind(([127, 0, 0, 1], 0).into(), metrics(), health).await.unwrap();
+        tokio::spawn(serving);
+        address
+    }
+
+    async fn silent(address: SocketAddr) -> Vec<TcpStream> {
+        let mut streams = Vec::new();
+        for _ in 0..FLOOD {
+            streams.push(TcpStream::connect(address).await.unwrap());
+        }
+        streams
+    }
+
+    /// Asks and reads the whole answer, which says how long it is. `None`: the connection was cut.
+    async fn scrape(stream: &mut TcpStream) -> Option<String> {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n").await.ok()?;
+        let mut text = String::new();
+        loop {
+            let mut bytes = [0; 4096];
+            let count = stream.read(&mut bytes).await.ok().filter(|count| *count > 0)?;
+            text.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+            if body.len() == length.parse::<usize>().unwrap() {
+                return Some(text);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_scrape_is_answered_beside_any_number_who_say_nothing() {
+        let address = listening().await;
+        let flood = silent(address).await;
+        let asking = async { scrape(&mut TcpStream::connect(address).await.unwrap()).await };
+        let answer = tokio::time::timeout(Duration::from_secs(1), asking).await.expect("within a second").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("pve_imds_build_info"), "{answer}");
+        drop(flood);
+    }
+
+    #[tokio::test]
+    async fn a_scraper_keeps_its_connection_while_others_flood() {
+        let address = listening().await;
+        let mut scraper = TcpStream::connect(address).await.unwrap();
+        assert!(scrape(&mut scraper).await.is_some());
+        let mut floods = Vec::new();
+        for _ in 0..3 {
+            floods.push(silent(address).await);
+            // One that is answered came after all of them: they have been let in, or turned out.
+            assert!(scrape(&mut TcpStream::connect(address).await.unwrap()).await.is_some());
+            assert!(scrape(&mut scraper).await.is_some(), "it was cut off");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_says_nothing_for_too_long_is_let_go() {
+        let mut stream = TcpStream::connect(listening().await).await.unwrap();
+        stream.write_all(b"GET /metrics HT").await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or(0), 0);
+        let waited = begun.elapsed();
+        assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(3), "{waited:?}");
+    }
 }
