@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use pve_imds_model::chain;
 
-use crate::app::guard::chain;
 use crate::cmd;
 use crate::config::ConfigError;
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::Context;
 use metrics::{counter, describe_counter};
 use pve_imds_datasources::backends::pve::{Inventory, Watcher};
+use pve_imds_model::chain;
 use pve_imds_observability::Metrics;
 use pve_imds_transport::bpf::{Lock, LockError, Pins};
-use pve_imds_transport::{Devices, Links};
+use pve_imds_transport::{Backoff, Devices, Links};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -25,12 +26,6 @@ use crate::steps::{Step, passed};
 
 /// How often our devices are glanced at although nothing was heard of them: not everything about them is told.
 const TEND: Duration = Duration::from_millis(500);
-
-/// Before the second attempt to begin a new session; doubled each time.
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-
-/// The longest time between two attempts.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Everything that runs.
 pub(super) struct Daemon<R> {
@@ -141,7 +136,7 @@ impl<R: Answers> Daemon<R> {
         self.health.send_replace(Health::rebuilding(reason));
         tracing::warn!(reason, %lost, "the datapath is lost; rebuilding it");
         systemd::rebuilding();
-        let mut patience = FIRST_RETRY;
+        let mut backoff = Backoff::default();
         for attempt in 1.. {
             match self.open_instead_of(left.as_ref()).await {
                 Ok(session) => {
@@ -157,11 +152,10 @@ impl<R: Answers> Daemon<R> {
                 }
                 Err(error) => {
                     counter!(FAILURES).increment(1);
-                    let error = super::guard::chain(error.as_ref());
+                    let error = chain(error.as_ref());
                     tracing::error!(reason, attempt, error, "the datapath cannot be rebuilt; trying again");
                     self.health.send_replace(Health::failing(reason, error));
-                    tokio::time::sleep(patience).await;
-                    patience = (patience * 2).min(RETRY);
+                    tokio::time::sleep(backoff.wait()).await;
                 }
             }
         }

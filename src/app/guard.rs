@@ -14,6 +14,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use metrics::{counter, describe_counter};
+use pve_imds_model::chain;
 use pve_imds_transport::bpf::{Datapath, Pins, Reason, Swap};
 use pve_imds_transport::{Change, Devices, Interface, Seat};
 use tokio::sync::{mpsc as reports, oneshot};
@@ -247,20 +248,6 @@ fn complain(interface: &Interface, error: &str) {
 pub fn guard(datapath: &mut Datapath, pins: &Pins, interface: &Interface, seat: Seat) -> Result<Swap, String> {
     datapath.assign(interface.index, seat.slot, seat.generation).map_err(|error| chain(&error))?;
     datapath.guard(pins, &interface.name, interface.index).map_err(|error| chain(&error))
-}
-
-/// An error and its causes in one line, each once.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 const FRAMES: &str = "pve_imds_guard_frames_total";

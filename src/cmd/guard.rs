@@ -7,12 +7,12 @@ use std::io::{Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::Interface;
 use pve_imds_transport::bpf::{Held, Idle, LockError, Pins, Program};
 
 use super::Usage;
-use crate::app::guard::chain;
 use crate::app::guests::Accept;
 use crate::cli::PinDir;
 use crate::config::{Config, ConfigError, Loaded};

@@ -13,6 +13,7 @@
 //! `unsafe` stands in one file, [`xsk`](self), the rings of the AF_XDP socket.
 
 mod afxdp;
+mod backoff;
 mod bounds;
 mod connection;
 mod devices;
@@ -37,6 +38,7 @@ mod wire;
 mod xsk;
 
 pub use afxdp::Xsk;
+pub use backoff::Backoff;
 pub use devices::{Change, Device, DeviceError, Devices, Loss, Pair};
 pub use driver::{Driver, entropy};
 pub use ether::{METADATA_IP, METADATA_PORT};

@@ -23,6 +23,7 @@ use rtnetlink::{Handle, MulticastGroup};
 use rustix::net::{SocketType, netdevice, socket, sockopt};
 use tokio::task::AbortHandle;
 
+use crate::backoff::Backoff;
 use known::{Known, read};
 
 /// A network interface.
@@ -73,12 +74,6 @@ const DUMPS: usize = 8;
 
 /// Longer than any dump takes. A reply that the kernel had no room for never comes.
 const DUMP_TIME: Duration = Duration::from_secs(5);
-
-/// Before the second attempt to open netlink; doubled each time.
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-
-/// The longest time between two attempts.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Watches the interfaces of the network namespace it was opened in.
 pub struct Links {
@@ -177,14 +172,13 @@ impl Links {
 
 /// Opened, however often that must be tried: those who are served go on being served meanwhile.
 async fn open_at_last() -> (Subscription, Vec<Interface>) {
-    let mut patience = FIRST_RETRY;
+    let mut backoff = Backoff::default();
     loop {
         match Subscription::open().await {
             Ok(opened) => return opened,
             Err(error) => {
                 tracing::error!(%error, "network interfaces cannot be listed; trying again");
-                tokio::time::sleep(patience).await;
-                patience = (patience * 2).min(RETRY);
+                tokio::time::sleep(backoff.wait()).await;
             }
         }
     }

@@ -5,6 +5,7 @@
 //! need to be refused again further in.
 #![forbid(unsafe_code)]
 
+mod chain;
 mod cloudinit;
 pub mod conf;
 pub mod fault;
@@ -19,3 +20,5 @@ mod smbios;
 pub mod tap;
 pub mod vm;
 pub mod yaml;
+
+pub use chain::chain;

@@ -6,14 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use pve_imds_transport::{Interface, Seat};
+use pve_imds_transport::{Backoff, Interface, Seat};
 use tokio::time::Instant;
-
-/// Before the second attempt on an interface that could not be guarded; doubled each time.
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-
-/// The longest time between two attempts.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// How long the pins of an interface that is gone stay, in case it was only renamed.
 const MOURNING: Duration = Duration::from_millis(200);
@@ -48,7 +42,7 @@ struct Tenant {
     seat: Seat,
     standing: Standing,
     /// How long to wait should the next attempt fail.
-    patience: Duration,
+    backoff: Backoff,
 }
 
 /// Everyone, by index.
@@ -68,12 +62,12 @@ impl Roster {
     pub(super) fn seat(&mut self, interface: Interface, seat: Seat) {
         self.front += 1;
         let standing = Standing::Waiting(self.front);
-        self.put(Tenant { interface, seat, standing, patience: FIRST_RETRY });
+        self.put(Tenant { interface, seat, standing, backoff: Backoff::default() });
     }
 
     /// An interface that has its guard already.
     pub(super) fn adopt(&mut self, interface: Interface, seat: Seat) {
-        self.put(Tenant { interface, seat, standing: Standing::Guarded, patience: FIRST_RETRY });
+        self.put(Tenant { interface, seat, standing: Standing::Guarded, backoff: Backoff::default() });
     }
 
     /// The attempt succeeded.
@@ -84,8 +78,7 @@ impl Roster {
     /// The attempt failed.
     pub(super) fn failed(&mut self, index: u32, now: Instant) {
         let Some(tenant) = self.tenants.get_mut(&index) else { return };
-        let due = now + tenant.patience;
-        tenant.patience = (tenant.patience * 2).min(RETRY);
+        let due = now + tenant.backoff.wait();
         self.stand(index, Standing::Failed(due));
     }
 
@@ -97,7 +90,7 @@ impl Roster {
 
     /// The interface is gone.
     pub(super) fn gone(&mut self, interface: Interface, seat: Seat, now: Instant) {
-        self.put(Tenant { interface, seat, standing: Standing::Gone(now + MOURNING), patience: FIRST_RETRY });
+        self.put(Tenant { interface, seat, standing: Standing::Gone(now + MOURNING), backoff: Backoff::default() });
     }
 
     /// The next piece of work. What it says of an attempt is taken as begun. Removals go first: nothing of a vanished
@@ -194,7 +187,7 @@ mod tests {
         assert_eq!(index(roster.next(now)), Some(3));
         roster.failed(3, now);
         roster.seat(link(4), seat());
-        let later = now + FIRST_RETRY;
+        let later = now + Backoff::FIRST;
         let order: Vec<_> = std::iter::from_fn(|| index(roster.next(later))).collect();
         assert_eq!(order, [4, 2, 1, 3]);
     }

@@ -9,12 +9,13 @@ use std::fmt;
 use std::time::Duration;
 
 use metrics::counter;
+use pve_imds_model::chain;
 use pve_imds_transport::bpf::{AttachError, Datapath, Pins, Program, Swap};
 use pve_imds_transport::{Devices, Interface};
 use tokio::time::Instant;
 
 use super::roster::Roster;
-use super::{MENDS, chain};
+use super::MENDS;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);

@@ -5,13 +5,13 @@
 //! [`Loader::forget`]. Refused: to replace a good state by a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{mem, panic};
 
+use pve_imds_model::chain;
 use pve_imds_model::conf;
 use pve_imds_model::vm::VmId;
 use tokio::time::Instant;
@@ -259,17 +259,6 @@ fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fr
         stale: false,
     };
     Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty() }))
-}
-
-/// An error and its causes on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

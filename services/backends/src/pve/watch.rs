@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
+use pve_imds_model::chain;
 use pve_imds_model::fault::Outcome;
 use pve_imds_model::notes::{Oddity, Remark};
 use pve_imds_model::vm::VmId;
@@ -24,7 +25,7 @@ use super::hints::Hints;
 use super::inventory::{Inventory, Record, Settings};
 use super::metrics;
 use super::pace::{Act, Pace};
-use super::reload::{Event, Loader, Look, chain};
+use super::reload::{Event, Loader, Look};
 
 /// Keeps the inventory true for as long as it lives.
 #[derive(Debug)]
