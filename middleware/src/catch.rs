@@ -117,8 +117,8 @@ where
                 tracing::error!(
                     tap = %this.link.tap,
                     vmid = this.link.tap.vmid.get(),
-                    endpoint = this.endpoint.label(),
-                    outcome = Outcome::Panic.token(),
+                    endpoint = this.endpoint.word(),
+                    outcome = Outcome::Panic.word(),
                     "request failed: a panic; the connection lives on"
                 );
                 Ok(answer(&Fault::panic(), *this.endpoint))

@@ -31,7 +31,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
-use pve_imds_model::fault::{Fault, RetryAfter};
+use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
 use pve_imds_model::request::{Endpoint, Link};
 use tower::{Layer, Service};
 
@@ -48,7 +48,7 @@ pub const IPXE_EXIT: &str = "#!ipxe\nexit\n";
 /// iPXE sends neither.
 #[must_use]
 pub fn answer(fault: &Fault, endpoint: Endpoint) -> Response<ResponseBody> {
-    let script = endpoint == Endpoint::Pxe && fault.status() != StatusCode::FORBIDDEN.as_u16();
+    let script = is_script(fault.status(), endpoint);
     let (status, body) = match (script, fault.text()) {
         (true, _) => (StatusCode::OK, Bytes::from_static(IPXE_EXIT.as_bytes())),
         (false, "") => (status_of(fault), Bytes::new()),
@@ -76,6 +76,17 @@ pub fn answer(fault: &Fault, endpoint: Endpoint) -> Response<ResponseBody> {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// Whether iPXE would be told this with a script and 200.
+fn is_script(status: u16, endpoint: Endpoint) -> bool {
+    endpoint == Endpoint::Pxe && status != StatusCode::FORBIDDEN.as_u16()
+}
+
+/// The status with which a request for `endpoint` comes to this end.
+pub(crate) fn status(outcome: Outcome, endpoint: Endpoint) -> StatusCode {
+    let status = if is_script(outcome.status(), endpoint) { 200 } else { outcome.status() };
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 fn status_of(fault: &Fault) -> StatusCode {
@@ -170,7 +181,7 @@ impl FaultLog {
     /// One line: what we could not do is a warning, what the guest should not have asked is for those who look.
     fn write(&self, fault: &Fault, endpoint: Endpoint) {
         let (tap, vmid) = (self.link.tap, self.link.tap.vmid.get());
-        let (endpoint, outcome) = (endpoint.label(), fault.outcome().token());
+        let (endpoint, outcome) = (endpoint.word(), fault.outcome().word());
         let causes = Causes(fault);
         if fault.status() < 500 {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request refused: {fault}{causes}");

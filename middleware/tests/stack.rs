@@ -123,7 +123,7 @@ async fn ask(stack: &Stack, method: Method, target: &str, headers: &[(&str, &str
     let mut request = request.body(full(body)).unwrap();
     request.extensions_mut().insert(Peer { mac: [2, 0, 0, 0, 0, 1], ip: "10.0.0.5".parse().unwrap(), port: 4022 });
     let (parts, body) = stack.clone().oneshot(request).await.unwrap().into_parts();
-    let outcome = parts.extensions.get().map_or("-", |outcome: &Outcome| outcome.token());
+    let outcome = parts.extensions.get().map_or("-", |outcome: &Outcome| outcome.word());
     let retry = parts.headers.get(RETRY_AFTER).map_or("-", |value| value.to_str().unwrap());
     let body = body.collect().await.unwrap().to_bytes();
     format!("{} {outcome} {retry} {:?}", parts.status.as_u16(), std::str::from_utf8(&body).unwrap())

@@ -46,6 +46,8 @@ pub struct EndpointError {
 /// Says what the exporter's metric means.
 pub(crate) fn describe() {
     metrics::describe_counter!(FAILURES, "Batches of spans that the OTLP collector did not take.");
+    // Also where nothing is exported: what an alert asks for is then there and nothing.
+    metrics::counter!(FAILURES).absolute(0);
 }
 
 /// The URL for spans below a collector's base URL (OTLP specification, "OTLP/HTTP request").

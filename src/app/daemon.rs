@@ -198,7 +198,7 @@ const FAILURES: &str = "pve_imds_datapath_rebuild_failures_total";
 pub(super) fn describe() {
     describe_counter!(REBUILDS, "Sessions that were begun anew in the place of a lost one, by what was lost");
     describe_counter!(FAILURES, "Attempts at that which failed");
-    for reason in Broken::WORDS {
+    for reason in Broken::words() {
         counter!(REBUILDS, "reason" => reason).absolute(0);
     }
     counter!(FAILURES).absolute(0);

@@ -257,6 +257,9 @@ pub(super) const MENDS: &str = "pve_imds_datapath_mends_total";
 pub fn describe() {
     describe_counter!(FRAMES, "Frames to or from a metadata address by what the kernel programs decided, since start");
     describe_counter!(MENDS, "What somebody had changed or taken away and was put right, by what it was");
+    for reason in Reason::ALL {
+        counter!(FRAMES, "reason" => reason.word()).absolute(0);
+    }
     for what in Change::ALL.iter().map(|change| change.word()).chain(["program", "guard"]) {
         counter!(MENDS, "what" => what).absolute(0);
     }

@@ -157,6 +157,7 @@ const ATTACHMENTS: &str = "pve_imds_guard_attachments_total";
 pub fn describe() {
     describe_gauge!(GUESTS, "Guest interfaces that have a seat");
     describe_counter!(ATTACHMENTS, "Attempts to guard an interface, by result");
+    gauge!(GUESTS).set(0.0);
     // A series that begins with its first failure hides that failure from `increase()`.
     for result in ["guarded", "failed"] {
         counter!(ATTACHMENTS, "result" => result).absolute(0);

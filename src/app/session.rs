@@ -75,17 +75,23 @@ pub(super) enum Broken {
     Guard,
 }
 
+const SOCKET: &str = "socket";
+const RING: &str = "ring";
+const GUARD: &str = "guard";
+
 impl Broken {
     /// The words there are.
-    pub(super) const WORDS: [&str; 6] = ["gone", "renamed", "parted", "socket", "ring", "guard"];
+    pub(super) fn words() -> impl Iterator<Item = &'static str> {
+        Loss::ALL.iter().map(|loss| loss.word()).chain([SOCKET, RING, GUARD])
+    }
 
     /// The word for it in logs and metrics.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Devices(loss) => loss.word(),
-            Self::Socket(_) => "socket",
-            Self::Ring => "ring",
-            Self::Guard => "guard",
+            Self::Socket(_) => SOCKET,
+            Self::Ring => RING,
+            Self::Guard => GUARD,
         }
     }
 }

@@ -101,7 +101,7 @@ fn answer(bytes: &[u8]) -> &[u8] {
 
 fn judge(status: u16, body: &[u8]) {
     let word = |outcomes: &[Outcome]| {
-        body.is_empty() || outcomes.iter().any(|outcome| body == format!("{}\n", outcome.token()).as_bytes())
+        body.is_empty() || outcomes.iter().any(|outcome| body == format!("{}\n", outcome.word()).as_bytes())
     };
     let known = match status {
         200 => {

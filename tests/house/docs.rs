@@ -41,6 +41,8 @@ fn table(heading: &str) -> BTreeMap<String, Vec<String>> {
     let rows = section.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let mut found = BTreeMap::new();
     for row in rows.skip(2) {
+        // An empty cell is a cell.
+        let row = row.replace("| |", "|  |");
         let mut cells = row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned());
         let key = cells.next().unwrap_or_default().trim_matches('`').to_owned();
         let before = found.insert(key, cells.collect());
@@ -134,7 +136,12 @@ fn spoken(expression: &str) -> String {
 
 #[test]
 fn every_outcome_is_explained() {
-    same("README, Outcomes", table("Outcomes").into_keys(), Outcome::ALL.iter().map(|outcome| outcome.token().into()));
+    let written = table("Outcomes");
+    same("README, Outcomes", written.keys().cloned(), Outcome::ALL.iter().map(|outcome| outcome.word().into()));
+    for outcome in Outcome::ALL.iter().copied() {
+        let status = &written[outcome.word()][0];
+        assert!(status.starts_with(&outcome.status().to_string()), "README, Outcomes, {outcome}: {status}");
+    }
 }
 
 #[test]
@@ -168,6 +175,73 @@ fn every_command_is_in_readme_and_manual() {
 #[test]
 fn every_metric_is_listed() {
     same("README, Metrics", table("Metrics").into_keys(), metrics());
+}
+
+/// The words of a text that stand in backquotes.
+fn quoted(text: &str) -> BTreeSet<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The labels of a metric as README lists them, each with the words it may be; none where they are not listed.
+fn labels(cell: &str) -> BTreeMap<String, Option<BTreeSet<String>>> {
+    let (names, listed) = cell.split_once(": ").unwrap_or((cell, ""));
+    let below = cell.split_once("see [").map(|(_, rest)| {
+        let heading = rest.split(']').next().unwrap_or_default();
+        let (first, others) = heading.split_at(1);
+        table(&(first.to_uppercase() + others)).into_keys().collect()
+    });
+    let words = |name: &str| match name {
+        "version" => None,
+        "outcome" => Some(table("Outcomes").into_keys().collect()),
+        "code" => Some(table("Outcomes").into_values().map(|cells| cells[0][..3].to_owned()).collect()),
+        "endpoint" => {
+            let readme = text(README);
+            let (_, said) = readme.split_once("\n`endpoint` is ").expect("README says what an endpoint is");
+            Some(quoted(said.split("\n\n").next().unwrap_or_default()))
+        }
+        _ => Some(below.clone().unwrap_or_else(|| quoted(listed))),
+    };
+    quoted(names).into_iter().map(|name| (name.clone(), words(&name))).collect()
+}
+
+/// What a scrape holds: each metric with its labels and their values.
+fn scraped(text: &str) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let histograms: Vec<_> = types.filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name).collect();
+    let mut found = BTreeMap::<_, BTreeMap<_, BTreeSet<_>>>::new();
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, pairs) = series.split_once('{').unwrap_or((series, "}"));
+        let name = histograms.iter().find(|whole| name.starts_with(**whole)).copied().unwrap_or(name);
+        let labels = found.entry(name.to_owned()).or_default();
+        for pair in pairs.trim_end_matches('}').split(',').filter(|pair| !pair.is_empty()) {
+            let (label, value) = pair.split_once('=').unwrap();
+            if label != "le" {
+                labels.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Before anything has happened: a series that begins with its first event hides that event from `increase()`.
+#[test]
+fn a_fresh_daemon_has_every_series_that_readme_promises_and_no_other() {
+    let settings = pve_imds_observability::Settings { level: "off".to_owned(), ..Default::default() };
+    let guard = pve_imds_observability::install(&settings).unwrap();
+    pve_imds::app::describe();
+    let real = scraped(&guard.metrics().render());
+    let written = table("Metrics");
+    same("README, Metrics, and a fresh daemon", written.keys().cloned(), real.keys().cloned());
+    for (metric, cells) in written {
+        let promised = labels(&cells[0]);
+        let found = &real[&metric];
+        same(&format!("README, labels of {metric}"), promised.keys().cloned(), found.keys().cloned());
+        for (label, words) in promised {
+            let Some(words) = words else { continue };
+            same(&format!("README, {metric}, {label}"), words, found[&label].iter().cloned());
+        }
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use crate::bounds;
-use crate::ether::{self, ARP_FRAME, Inbound, Refused};
+use crate::ether::{self, ARP_FRAME, Inbound};
 use crate::heal::{Heal, Look};
 use crate::metrics::{self, Dropped};
 use crate::pool::Pool;
@@ -198,7 +198,7 @@ impl<W: Wire> Driver<W> {
                 // Nobody lent for these.
                 tag => {
                     self.wire.read(frame, &mut self.frame);
-                    metrics::dropped(tag.map_or(Dropped::Frame(Refused::NoTag), |_| Dropped::NoSuchGuest));
+                    metrics::dropped(tag.map_or(Dropped::NoTag, |_| Dropped::NoSuchGuest));
                 }
             }
         }
@@ -286,7 +286,7 @@ impl<W: Wire> Driver<W> {
     fn arrive(&mut self, now: Instant, frame: &[u8]) {
         let (tag, station, inbound) = match ether::parse(frame) {
             Ok(parsed) => parsed,
-            Err(refused) => return metrics::dropped(Dropped::Frame(refused)),
+            Err(refused) => return metrics::dropped(refused),
         };
         let clock = self.clock(now);
         let seat = Seat { slot: tag.slot, generation: tag.generation };

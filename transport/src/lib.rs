@@ -35,6 +35,7 @@ mod stream;
 pub mod testing;
 mod turns;
 mod wire;
+mod words;
 mod xsk;
 
 pub use afxdp::Xsk;

@@ -78,6 +78,9 @@ async fn no_outcome_makes_ipxe_wait_or_gives_a_body_without_its_word() {
         assert!(!line(&fault, Endpoint::Pxe).await.contains("retry-after"), "{outcome}");
         let plain = line(&fault, Endpoint::Other).await;
         assert!(outcome == Outcome::NotFound || plain.ends_with(&format!("\"{outcome}\\n\"")), "{plain}");
+        for endpoint in Endpoint::ALL.iter().copied() {
+            assert_eq!(status(outcome, endpoint), answer(&fault, endpoint).status(), "{outcome} {endpoint:?}");
+        }
     }
 }
 

@@ -12,6 +12,8 @@ use metrics::{Counter, Gauge, Histogram, Unit};
 use pve_imds_model::fault::Outcome;
 use pve_imds_model::request::Endpoint;
 
+use crate::rescue;
+
 const REQUESTS: &str = "pve_imds_http_requests_total";
 const ABORTED: &str = "pve_imds_http_requests_aborted_total";
 const DURATION: &str = "pve_imds_http_request_duration_seconds";
@@ -28,6 +30,29 @@ pub fn describe() {
     metrics::describe_histogram!(DURATION, Unit::Seconds, "From a request's head to the last byte of its answer.");
     metrics::describe_gauge!(IN_FLIGHT, "Requests whose answer has not ended.");
     metrics::describe_counter!(BYTES, Unit::Bytes, "Bytes of answers' bodies handed to the transport.");
+    // A series that begins with its first event hides that event from `increase()`.
+    for endpoint in Endpoint::ALL.iter().copied() {
+        for outcome in Outcome::ALL.iter().copied() {
+            requests(endpoint, code(rescue::status(outcome, endpoint)), outcome).absolute(0);
+        }
+        aborted(endpoint).absolute(0);
+        // A histogram is there as soon as somebody has asked for it.
+        let _ = duration(endpoint);
+    }
+    metrics::gauge!(IN_FLIGHT).set(0.0);
+    metrics::counter!(BYTES).absolute(0);
+}
+
+fn requests(endpoint: Endpoint, code: &'static str, outcome: Outcome) -> Counter {
+    metrics::counter!(REQUESTS, "endpoint" => endpoint.word(), "code" => code, "outcome" => outcome.word())
+}
+
+fn aborted(endpoint: Endpoint) -> Counter {
+    metrics::counter!(ABORTED, "endpoint" => endpoint.word())
+}
+
+fn duration(endpoint: Endpoint) -> Histogram {
+    metrics::histogram!(DURATION, "endpoint" => endpoint.word())
 }
 
 /// The handles, made when first needed and kept. They belong to the recorder that is in place when they are made.
@@ -55,27 +80,16 @@ impl Meters {
 
     pub(super) fn answered(&self, endpoint: Endpoint, status: StatusCode, outcome: Outcome) {
         let code = code(status);
-        self.requests.with(
-            (endpoint, code, outcome),
-            || metrics::counter!(REQUESTS, "endpoint" => endpoint.label(), "code" => code, "outcome" => outcome.token()),
-            |counter| counter.increment(1),
-        );
+        let key = (endpoint, code, outcome);
+        self.requests.with(key, || requests(endpoint, code, outcome), |counter| counter.increment(1));
     }
 
     pub(super) fn aborted(&self, endpoint: Endpoint) {
-        self.aborted.with(
-            endpoint,
-            || metrics::counter!(ABORTED, "endpoint" => endpoint.label()),
-            |counter| counter.increment(1),
-        );
+        self.aborted.with(endpoint, || aborted(endpoint), |counter| counter.increment(1));
     }
 
     pub(super) fn took(&self, endpoint: Endpoint, seconds: f64) {
-        self.duration.with(
-            endpoint,
-            || metrics::histogram!(DURATION, "endpoint" => endpoint.label()),
-            |histogram| histogram.record(seconds),
-        );
+        self.duration.with(endpoint, || duration(endpoint), |histogram| histogram.record(seconds));
     }
 }
 

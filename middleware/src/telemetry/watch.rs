@@ -133,10 +133,10 @@ impl Watch {
         }
         let said = Said {
             watch: self,
-            outcome: self.answer.filter(|_| end != End::Aborted).map_or("aborted", |answer| answer.outcome.token()),
+            outcome: self.answer.filter(|_| end != End::Aborted).map_or("aborted", |answer| answer.outcome.word()),
             duration_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         };
-        self.span.record("endpoint", endpoint.label());
+        self.span.record("endpoint", endpoint.word());
         self.span.record("status", self.answer.map(|answer| answer.status.as_u16()));
         self.span.record("outcome", said.outcome);
         self.span.record("bytes", self.bytes);

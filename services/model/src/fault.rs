@@ -8,20 +8,21 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use crate::words;
+
 macro_rules! outcomes {
-    ($($(#[$doc:meta])* $variant:ident => $word:literal,)*) => {
-        /// How a request ended: the same word in README, log, metric label and test.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Outcome { $($(#[$doc])* $variant,)* }
+    ($($(#[$doc:meta])* $variant:ident => $word:literal, $status:literal;)*) => {
+        words! {
+            /// How a request ended: the same word in README, log, metric label and test.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+            pub enum Outcome { $($(#[$doc])* $variant => $word,)* }
+        }
 
         impl Outcome {
-            /// Every outcome there is.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The stable token.
+            /// The status that goes with it (RFC 9110).
             #[must_use]
-            pub fn token(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$variant => $status,)* }
             }
         }
     };
@@ -29,36 +30,36 @@ macro_rules! outcomes {
 
 outcomes! {
     /// A whole and true answer.
-    Ok => "ok",
+    Ok => "ok", 200;
     /// Nothing is served at this path.
-    NotFound => "not_found",
+    NotFound => "not_found", 404;
     /// The request cannot be understood.
-    BadRequest => "bad_request",
+    BadRequest => "bad_request", 400;
     /// The path does not know this method.
-    MethodNotAllowed => "method_not_allowed",
+    MethodNotAllowed => "method_not_allowed", 405;
     /// The request body is larger than any we take.
-    BodyTooLarge => "body_too_large",
+    BodyTooLarge => "body_too_large", 413;
     /// The interface has no VM (yet).
-    VmUnknown => "vm_unknown",
+    VmUnknown => "vm_unknown", 503;
     /// A Notes block is broken; half of it is never used.
-    NotesInvalid => "notes_invalid",
+    NotesInvalid => "notes_invalid", 503;
     /// The Notes ask for secrets and this node renders none.
-    SecretsDisabled => "secrets_disabled",
+    SecretsDisabled => "secrets_disabled", 503;
     /// The guest asks more often than its share.
-    RateLimited => "rate_limited",
+    RateLimited => "rate_limited", 429;
     /// No answer was ready in time.
-    Deadline => "deadline",
+    Deadline => "deadline", 503;
     /// The request passed through a proxy.
-    Forwarded => "forwarded",
+    Forwarded => "forwarded", 403;
     /// The `Host` is somebody else's name (DNS rebinding).
-    HostRefused => "host_refused",
+    HostRefused => "host_refused", 403;
     /// We failed; the request is lost and nobody else's.
-    Panic => "panic",
+    Panic => "panic", 500;
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.token())
+        f.write_str(self.word())
     }
 }
 
@@ -211,7 +212,7 @@ impl Fault {
     pub fn text(&self) -> &'static str {
         match self.kind {
             Kind::NotFound => "",
-            _ => self.outcome.token(),
+            _ => self.outcome.word(),
         }
     }
 }
@@ -244,7 +245,7 @@ mod tests {
             (Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM), 503, Some(1), "vm_unknown"),
             (Fault::panic(), 500, None, "panic"),
         ] {
-            assert_eq!(fault.status(), status);
+            assert_eq!((fault.status(), fault.outcome().status()), (status, status));
             assert_eq!(fault.retry_after().map(RetryAfter::seconds), retry);
             assert_eq!(fault.text(), text);
         }
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn every_word_is_distinct_and_fits_the_first_bytes_of_a_body() {
-        let mut words: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.token()).collect();
+        let mut words: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.word()).collect();
         words.sort_unstable();
         let count = words.len();
         words.dedup();

@@ -19,6 +19,7 @@ pub mod request;
 mod smbios;
 pub mod tap;
 pub mod vm;
+mod words;
 pub mod yaml;
 
 pub use chain::chain;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::fault::{Fault, Outcome, RetryAfter};
 use crate::tap::TapName;
 use crate::vm::Vm;
+use crate::words;
 
 /// The guest interface a connection arrived on. Fixed while the interface lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,23 +97,25 @@ pub enum Emulation {
     Ec2,
 }
 
-/// What is asked for: a closed set, because it labels metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// `/nocloud`, `/nocloud/`
-    NocloudIndex,
-    /// `/nocloud/meta-data`
-    NocloudMetaData,
-    /// `/nocloud/user-data`
-    NocloudUserData,
-    /// `/nocloud/vendor-data`
-    NocloudVendorData,
-    /// `/nocloud/network-config`
-    NocloudNetworkConfig,
-    /// `/pxe…`: errors must be spoken in iPXE's language.
-    Pxe,
-    /// Everything else.
-    Other,
+words! {
+    /// What is asked for: a closed set, because it labels metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Endpoint {
+        /// `/nocloud`, `/nocloud/`
+        NocloudIndex => "nocloud_index",
+        /// `/nocloud/meta-data`
+        NocloudMetaData => "nocloud_meta_data",
+        /// `/nocloud/user-data`
+        NocloudUserData => "nocloud_user_data",
+        /// `/nocloud/vendor-data`
+        NocloudVendorData => "nocloud_vendor_data",
+        /// `/nocloud/network-config`
+        NocloudNetworkConfig => "nocloud_network_config",
+        /// `/pxe…`: errors must be spoken in iPXE's language.
+        Pxe => "pxe",
+        /// Everything else.
+        Other => "other",
+    }
 }
 
 impl Endpoint {
@@ -138,20 +141,6 @@ impl Endpoint {
             "vendor-data" => Self::NocloudVendorData,
             "network-config" => Self::NocloudNetworkConfig,
             _ => Self::Other,
-        }
-    }
-
-    /// The word for metrics and logs.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::NocloudIndex => "nocloud_index",
-            Self::NocloudMetaData => "nocloud_meta_data",
-            Self::NocloudUserData => "nocloud_user_data",
-            Self::NocloudVendorData => "nocloud_vendor_data",
-            Self::NocloudNetworkConfig => "nocloud_network_config",
-            Self::Pxe => "pxe",
-            Self::Other => "other",
         }
     }
 }

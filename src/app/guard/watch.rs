@@ -14,8 +14,8 @@ use pve_imds_transport::bpf::{AttachError, Datapath, Pins, Program, Swap};
 use pve_imds_transport::{Devices, Interface};
 use tokio::time::Instant;
 
-use super::roster::Roster;
 use super::MENDS;
+use super::roster::Roster;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);

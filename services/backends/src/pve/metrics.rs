@@ -3,7 +3,7 @@
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
 use super::inventory::Inventory;
-use super::reload::Look;
+use super::reload::{Look, Tidings};
 
 const VMS: &str = "pve_imds_inventory_vms";
 const STALE: &str = "pve_imds_inventory_stale";
@@ -18,6 +18,11 @@ pub fn describe() {
         "Looks at the configurations by result: `changed` there was something new, `incomplete` some file could not \
          be used, `failed` the VMs could not be listed. Looks that found nothing are not counted."
     );
+    stands(&Inventory::empty());
+    // A series that begins with its first event hides that event from `increase()`.
+    for result in Tidings::ALL {
+        counter!(RELOADS, "result" => result.word()).absolute(0);
+    }
 }
 
 /// How the inventory stands.
@@ -29,7 +34,7 @@ pub(super) fn stands(inventory: &Inventory) {
 
 /// How a look ended.
 pub(super) fn looked(look: &Look) {
-    if let Some(result) = look.result() {
-        counter!(RELOADS, "result" => result).increment(1);
+    if let Some(tidings) = look.tidings() {
+        counter!(RELOADS, "result" => tidings.word()).increment(1);
     }
 }

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{mem, panic};
 
-use pve_imds_model::chain;
-use pve_imds_model::conf;
 use pve_imds_model::vm::VmId;
+use pve_imds_model::{chain, conf, words};
 use tokio::time::Instant;
 
 use super::files::{self, Listed, Listing, ReadError, Tree};
@@ -41,13 +40,26 @@ pub(super) struct Look {
     pub(super) start_time: Option<u64>,
 }
 
+words! {
+    /// A look that found something, in a word.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Tidings {
+        /// There was something new.
+        Changed => "changed",
+        /// Some file could not be used.
+        Incomplete => "incomplete",
+        /// The VMs could not be listed.
+        Failed => "failed",
+    }
+}
+
 impl Look {
-    /// The word for metrics; `None` when nothing was found.
-    pub(super) fn result(&self) -> Option<&'static str> {
+    /// `None`: nothing was found.
+    pub(super) fn tidings(&self) -> Option<Tidings> {
         match self {
-            Self { failed: Some(_), .. } => Some("failed"),
-            Self { unusable: true, .. } => Some("incomplete"),
-            Self { snapshot: Some(_), .. } => Some("changed"),
+            Self { failed: Some(_), .. } => Some(Tidings::Failed),
+            Self { unusable: true, .. } => Some(Tidings::Incomplete),
+            Self { snapshot: Some(_), .. } => Some(Tidings::Changed),
             _ => None,
         }
     }

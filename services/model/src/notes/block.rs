@@ -5,39 +5,23 @@
 //! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
 //! block ends at the first line that is only `-->`, or else at the last `-->`.
 
-/// A name that opens a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    UserData,
-    NetworkConfig,
-    VendorData,
-    Pxe,
-    Imds,
+use crate::words;
+
+words! {
+    /// A name that opens a block, as it is written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Name {
+        UserData => "user-data",
+        NetworkConfig => "network-config",
+        VendorData => "vendor-data",
+        Pxe => "pxe",
+        Imds => "imds",
+    }
 }
 
 impl Name {
-    fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "user-data" => Self::UserData,
-            "network-config" => Self::NetworkConfig,
-            "vendor-data" => Self::VendorData,
-            "pxe" => Self::Pxe,
-            "imds" => Self::Imds,
-            _ => return None,
-        })
-    }
-
-    const ALL: [Self; 5] = [Self::UserData, Self::NetworkConfig, Self::VendorData, Self::Pxe, Self::Imds];
-
-    /// As it is written.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::UserData => "user-data",
-            Self::NetworkConfig => "network-config",
-            Self::VendorData => "vendor-data",
-            Self::Pxe => "pxe",
-            Self::Imds => "imds",
-        }
+    fn parse(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|name| name.word() == word)
     }
 }
 
@@ -92,7 +76,7 @@ pub(super) fn misspelt(notes: &str) -> Vec<(usize, Name)> {
         let rest = line.trim_start().strip_prefix("<!--")?.trim_start();
         let rest = rest.strip_prefix('#').unwrap_or(rest).trim_start();
         let word = plain(rest.split([' ', '\t', '\r', '\n', '>', '=']).next()?);
-        Name::ALL.into_iter().find(|name| {
+        Name::ALL.iter().copied().find(|name| {
             let known = plain(name.word());
             word == known || word.len() >= SIMILAR && known.starts_with(&word)
         })
