@@ -37,6 +37,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::View(view) => view::run(&load()?.checked, &view),
         Command::Inspect(inspect) => inspect::run(load(), &inspect),
         Command::Taps(taps) => taps::run(&load()?.checked, &taps),
+        Command::Guard(GuardCommand::Attach { .. }) if cli.config.is_some() => {
+            let instead = "leave --config out, and say --pin-dir and --accept-kinds where they are not the usual ones";
+            Err(Usage(format!("guard attach reads no configuration: {instead}")).into())
+        }
         Command::Guard(GuardCommand::Attach { name, all: _, accept_kinds, pins }) => {
             guard::attach(name.as_deref(), accept_kinds, &pins)
         }
@@ -60,6 +64,7 @@ fn interfaces() -> anyhow::Result<Vec<Interface>> {
 
 /// The inventory as it is now. Nothing follows it: a command reads once.
 fn inventory(checked: &Checked) -> anyhow::Result<std::sync::Arc<Inventory>> {
+    checked.tree()?;
     let settings = Settings { events: false, ..app::inventory(checked) };
     let (inventory, _watcher) = Inventory::open(settings).context("cannot read the VMs' configurations")?;
     Ok(inventory)

@@ -40,6 +40,12 @@ pub enum ConfigError {
     /// The environment cannot be understood.
     #[error("environment: {0}")]
     Environment(LayerError),
+    /// There is no such tree of configurations.
+    #[error(
+        "pve_dir: there is no directory {path}; it is Proxmox's cluster file system (/etc/pve) or a tree like it",
+        path = .0.display()
+    )]
+    Tree(PathBuf),
     /// The values do not make sense.
     #[error("{}", .0.join("\n"))]
     Values(Vec<String>),

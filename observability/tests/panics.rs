@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io;
-use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Default)]
@@ -18,17 +17,29 @@ impl io::Write for Text {
     }
 }
 
-#[test]
-fn a_panic_is_logged_by_its_place_and_not_by_its_message() {
+/// What is logged when a thread of this name does this.
+fn logged(name: &str, panics: fn()) -> String {
     let text = Text::default();
     let writer = text.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let dies = move || tracing::subscriber::with_default(subscriber, panics);
+    assert!(std::thread::Builder::new().name(name.to_owned()).spawn(dies).unwrap().join().is_err());
+    String::from_utf8(text.0.lock().unwrap().clone()).unwrap()
+}
+
+#[test]
+fn a_panic_is_logged_with_thread_and_place_and_never_quotes() {
     pve_imds_observability::report_panics();
-    let caught = tracing::subscriber::with_default(subscriber, || catch_unwind(|| panic!("canary-5151")));
+    let literal = logged("ring", || panic!("a frame of nobody's"));
+    let formatted = logged("guard", || panic!("not {}", std::hint::black_box("canary-5151")));
+    let sliced = logged("pve-files", || drop(std::hint::black_box("canary-ä".to_owned()).split_off(8)));
+    let unwrapped = logged("pve-watch", || Err::<(), _>(std::hint::black_box("canary-5151".to_owned())).unwrap());
     let _ = std::panic::take_hook();
 
-    assert!(caught.is_err());
-    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
-    assert!(text.contains("ERROR") && text.contains("panic at ") && text.contains("panics.rs"), "{text}");
-    assert!(!text.contains("canary"), "{text}");
+    for (text, thread) in [(&literal, "ring"), (&formatted, "guard"), (&sliced, "pve-files"), (&unwrapped, "pve-watch")]
+    {
+        assert!(text.contains("ERROR") && text.contains(&format!("thread=\"{thread}\"")), "{text}");
+        assert!(text.contains("panic at ") && text.contains(".rs:") && !text.contains("canary"), "{text}");
+    }
+    assert!(literal.contains("a frame of nobody's"), "{literal}");
 }

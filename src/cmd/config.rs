@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use crate::config::{Loaded, Setting};
 
-/// The configuration was loaded, so it can be run.
+/// The configuration was loaded, so it can be run if there is something to read.
 pub(super) fn check(loaded: &Loaded) -> anyhow::Result<()> {
+    loaded.checked.tree()?;
     let file = loaded
         .file
         .as_ref()

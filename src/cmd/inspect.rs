@@ -11,7 +11,7 @@ use pve_imds_model::conf;
 use pve_imds_model::vm::{Vm, VmId};
 use serde_json::{Value, json};
 
-use super::{Usage, inventory, no_such_vm};
+use super::{inventory, no_such_vm, vmid};
 use crate::cli::Inspect;
 use crate::config::{ConfigError, Loaded};
 
@@ -23,7 +23,8 @@ const NOBODY: u32 = 100;
 
 pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> anyhow::Result<()> {
     let what = inspect.what.as_str();
-    if let Some(vmid) = what.parse().ok().and_then(VmId::new).filter(|_| !Path::new(what).exists()) {
+    let number = what.parse().ok().filter(|_| !Path::new(what).exists());
+    if let Some(vmid) = number.map(vmid).transpose()? {
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
@@ -33,7 +34,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
     let (bytes, name) = if what == "-" {
         (read(stdin())?, "standard input")
     } else {
-        let file = std::fs::File::open(what).map_err(|error| Usage(format!("cannot read {what}: {error}")))?;
+        let file = std::fs::File::open(what).with_context(|| format!("cannot read {what}"))?;
         (read(file).with_context(|| format!("cannot read {what}"))?, what)
     };
     let number = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(VmId::parse);

@@ -11,6 +11,7 @@ use crate::config::Loaded;
 /// Installs the receivers of signals, then serves. Configuration has been read by now and nothing is bound yet.
 pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
     let checked = loaded.checked;
+    checked.tree()?;
     let guard = install(&Settings {
         level: checked.log_level.clone(),
         format: checked.log_format,

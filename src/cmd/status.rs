@@ -42,11 +42,15 @@ pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
         writeln!(out, "none of these interfaces is here: gone, or in another network namespace, to be asked there")?;
     }
     writeln!(out, "{:<16} {:>6} {:<16} {:<6} {:>8} STATE", "INTERFACE", "INDEX", "PROGRAMS", "MODE", "DROPS")?;
+    let kept = daemon.is_none() && interfaces.values().any(|found| found.mode == Some(Mode::Serve));
     for ((index, name), found) in interfaces {
         let (name, mode) = (name.as_deref().unwrap_or("-"), found.mode.map_or("-", Mode::word));
         let drops = found.drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string());
         let (programs, state) = (found.programs().join(","), found.state());
         writeln!(out, "{name:<16} {index:>6} {programs:<16} {mode:<6} {drops:>8} {state}")?;
+    }
+    if kept {
+        writeln!(out, "nobody serves now: mode serve is what the last daemon left, and the next one takes it over")?;
     }
     Ok(())
 }

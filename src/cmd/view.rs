@@ -21,6 +21,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     if !view.path.starts_with('/') {
         return Err(Usage(format!("{:?} is no path; paths begin with /", view.path)).into());
     }
+    let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
     let inventory = inventory(checked)?;
     let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
     for remark in &record.vm.notes.remarks {
@@ -40,7 +41,6 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     let link = Link { tap: TapName { vmid, nic }, index: 0 };
     let unknown = inventory.find(link).err();
     let node = Node::new(inventory, app::rules(checked), checked.emulation);
-    let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
     let (head, body) = runtime.block_on(async {

@@ -6,9 +6,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use pve_imds_datasources::backends::pve as backend;
 use pve_imds_model::request::Emulation;
 use pve_imds_observability::{Format, check_endpoint, check_level};
 
+use super::ConfigError;
 use super::layers::Layers;
 use super::schema::Config;
 
@@ -39,6 +41,20 @@ pub struct Checked {
     pub nocloud_enabled: bool,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
+}
+
+impl Checked {
+    /// Whether there is a tree at all, for those who are going to read it. That what should be in it is not there yet, or
+    /// cannot be read now, is no mistake: pmxcfs may be starting.
+    ///
+    /// # Errors
+    /// [`ConfigError::Tree`].
+    pub fn tree(&self) -> Result<(), ConfigError> {
+        match backend::is_missing(&self.pve_dir) {
+            true => Err(ConfigError::Tree(self.pve_dir.clone())),
+            false => Ok(()),
+        }
+    }
 }
 
 /// `IFNAMSIZ` without the final NUL: what an interface's name holds (netdevice(7)).

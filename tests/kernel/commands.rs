@@ -41,16 +41,32 @@ fn the_guard_is_shown_and_removed_only_when_nobody_serves() {
     assert!(status.contains(&format!("pid {}", node.pid())), "{status}");
     let row = status.lines().find(|line| line.starts_with("tap101i0")).unwrap();
     assert!(row.contains("steer,shield") && row.ends_with("guarded"), "{row}");
-    let taps = text(&node.product(&["taps"]).stdout);
-    let row = taps.lines().find(|line| line.starts_with("tap101i0")).unwrap();
-    assert!(row.contains("101") && row.contains("guarded") && row.ends_with("vm101"), "{row}");
+    assert!(!status.contains("nobody serves"), "{status}");
+    let taps = |node: &Node| text(&node.product(&["taps"]).stdout);
+    let row = |taps: &str| taps.lines().find(|line| line.starts_with("tap101i0")).unwrap().to_owned();
+    let whole = row(&taps(&node));
+    assert!(whole.contains("101") && whole.contains(" guarded ") && whole.ends_with("vm101"), "{whole}");
 
     let refused = node.product(&["guard", "remove"]);
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
     assert!(node.is_guarded("tap101i0"));
     node.stop("TERM");
     assert!(node.is_guarded("tap101i0"));
-    assert!(text(&node.product(&["guard", "status"]).stdout).contains("nobody serves"));
+    let status = text(&node.product(&["guard", "status"]).stdout);
+    assert!(status.starts_with("nobody serves"), "{status}");
+    assert!(status.lines().last().unwrap().starts_with("nobody serves now: mode serve is"), "{status}");
+    let index = node.namespace.index("tap101i0");
+    for program in ["shield", "steer"] {
+        std::fs::remove_file(Node::pin_dir().join(format!("{index}-{program}"))).unwrap();
+        let half = row(&taps(&node));
+        assert!(half.contains(&format!("half guarded (no {program})")), "{half}");
+        let json = text(&node.product(&["taps", "--json"]).stdout);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&json[0]["guard"], &json[0]["missing"]), (&"half guarded".into(), &program.into()), "{json}");
+        let attached = node.product(&["guard", "attach", "tap101i0", PINS[0], PINS[1]]);
+        assert_eq!(text(&attached.stdout), "tap101i0: attached\n", "{}", text(&attached.stderr));
+        assert!(row(&taps(&node)).contains(" guarded "), "both again");
+    }
     let removed = node.product(&["guard", "remove"]);
     assert_eq!(removed.status.code(), Some(0), "{}", text(&removed.stderr));
     assert!(!node.is_guarded("tap101i0"));

@@ -12,6 +12,7 @@
 #[path = "../world/mod.rs"]
 mod world;
 
+mod addresses;
 mod churn;
 mod commands;
 mod devices;

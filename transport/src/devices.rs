@@ -14,6 +14,7 @@ mod ends;
 use std::io;
 
 use futures_util::TryStreamExt;
+use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
@@ -183,8 +184,10 @@ impl Devices {
         let (Some(end_a), Some(end_b)) = (by_index(handle, &self.a).await?, by_index(handle, &self.b).await?) else {
             return Ok(Pair::Lost(Loss::Gone));
         };
+        let addresses = addresses(handle, &self.indexes(), &self.a.name).await?;
         let mut wrong = Vec::new();
         for (device, peer, mut end) in [(&self.a, &self.b, end_a), (&self.b, &self.a, end_b)] {
+            end.addresses |= addresses.iter().any(|address| address.header.index == device.index);
             end.ipv6 = has_ipv6(&end.name);
             // Of the two only `a` has frames of the kernel's to sum.
             end.offload = device == &self.a && pve_imds_bpf::tx_checksum(&end.name).unwrap_or(false);
@@ -257,6 +260,9 @@ async fn find(request: rtnetlink::LinkGetRequest, name: &str) -> Result<Option<E
 /// ENODEV, as netlink reports an unknown name or index.
 const NO_SUCH_DEVICE: i32 = 19;
 
+/// EADDRNOTAVAIL: there is no such address on this device.
+const NO_SUCH_ADDRESS: i32 = 99;
+
 /// EAFNOSUPPORT: there is no such family on this device.
 const NO_SUCH_FAMILY: i32 = 97;
 
@@ -284,11 +290,12 @@ async fn remove(handle: &Handle, end: &End) -> Result<(), DeviceError> {
     }
 }
 
-/// Nothing but our frames: no ARP, no IPv6 address or solicitation of its own, whatever the system's defaults are, and
-/// no bridge, which would let guests reach it past `steer`.
+/// Nothing but our frames: no address, no ARP, no IPv6 address or solicitation of its own, whatever the system's defaults
+/// are, and no bridge, which would let guests reach it past `steer`.
 async fn quieten(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
     let quiet = LinkUnspec::new_with_index(device.index).arp(false).mtu(MTU).nocontroller().build();
     set(handle, "configure", &device.name, quiet).await?;
+    flush(handle, device).await?;
     // A message of its own, and after the MTU: a device with too small a one has no IPv6 that could be set.
     let no_addresses = vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)])];
     let quiet = LinkMessageBuilder::<LinkUnspec>::default()
@@ -305,6 +312,25 @@ async fn quieten(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(|source| kernel("switch off IPv6 of", &device.name, source)),
     }
+}
+
+/// The addresses of these interfaces, of whatever family. With one the node would send into our pair what it has for that
+/// address's neighbours.
+async fn addresses(handle: &Handle, indexes: &[u32], name: &str) -> Result<Vec<AddressMessage>, DeviceError> {
+    let all = handle.address().get().execute();
+    let ours = all.try_filter(|address| std::future::ready(indexes.contains(&address.header.index)));
+    ours.try_collect().await.map_err(|error| kernel("list addresses of", name, io::Error::other(error)))
+}
+
+async fn flush(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
+    for address in addresses(handle, &[device.index], &device.name).await? {
+        match handle.address().del(address).execute().await {
+            // A first address of a network takes the others along.
+            Err(error) if has_code(&error, NO_SUCH_ADDRESS) || is_gone(&error) => {}
+            other => other.map_err(|error| kernel("take an address off", &device.name, io::Error::other(error)))?,
+        }
+    }
+    Ok(())
 }
 
 async fn mend(handle: &Handle, device: &Device, changes: &[Change]) -> Result<(), DeviceError> {

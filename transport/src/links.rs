@@ -68,6 +68,9 @@ pub enum LinkEvent {
 /// is the birth of some hundred interfaces at once; the usual 208 KiB would be that of ten.
 const BUFFER: usize = 4 << 20;
 
+/// An interface that is given an address has not changed, as far as its own messages go.
+const GROUPS: [MulticastGroup; 3] = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+
 /// Dumps that the kernel calls inconsistent are asked for again, this often. After that the subscription has what they
 /// lack.
 const DUMPS: usize = 8;
@@ -146,6 +149,9 @@ impl Links {
                     self.pending.extend(self.known.gone(interface.index));
                 }
             }
+            Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address))) => {
+                self.changed(address.header.index);
+            }
             Some(NetlinkPayload::Overrun(_)) => self.reopen("the kernel dropped messages"),
             None => self.reopen("netlink closed"),
             Some(_) => {}
@@ -158,8 +164,15 @@ impl Links {
         let events = self.known.seen(interface);
         let quiet = events.is_empty();
         self.pending.extend(events);
+        if quiet {
+            self.changed(index);
+        }
+    }
+
+    /// Of interfaces that are watched.
+    fn changed(&mut self, index: u32) {
         let changed = LinkEvent::Changed(index);
-        if quiet && self.watched.contains(&index) && self.pending.back() != Some(&changed) {
+        if self.watched.contains(&index) && self.pending.back() != Some(&changed) {
             self.pending.push_back(changed);
         }
     }
@@ -202,7 +215,7 @@ impl Subscription {
     /// Subscribes, then lists. A socket of its own each time: nothing stands in its buffer that the list's reply would
     /// have no room beside.
     async fn open() -> io::Result<(Self, Vec<Interface>)> {
-        let (mut connection, handle, messages) = rtnetlink::new_multicast_connection(&[MulticastGroup::Link])?;
+        let (mut connection, handle, messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
         let socket = connection.socket_mut().socket_ref();
         if let Err(error) = sockopt::set_socket_recv_buffer_size_force(socket, BUFFER) {
             // Without CAP_NET_ADMIN: more overruns, each of which heals.

@@ -41,8 +41,8 @@ pub enum Finding {
     NoPins(String),
     /// This program is off our device; why it could not be put back, if it could not.
     Off(Program, Option<String>),
-    /// So many interfaces have lost a program. They are in line for it.
-    Naked(usize),
+    /// These interfaces have lost these programs. They are in line for them.
+    Naked(Vec<Lost>),
 }
 
 impl fmt::Display for Finding {
@@ -51,9 +51,34 @@ impl fmt::Display for Finding {
             Self::NoPins(why) => write!(f, "nothing can be pinned: {why}"),
             Self::Off(program, None) => write!(f, "{program} was off our device; it has been put back"),
             Self::Off(program, Some(why)) => write!(f, "{program} is off our device: {why}"),
-            Self::Naked(1) => f.write_str("an interface has lost its guard; it gets it back"),
-            Self::Naked(count) => write!(f, "{count} interfaces have lost their guard; they get it back"),
+            Self::Naked(lost) => {
+                for (number, interface) in lost.iter().take(NAMED).enumerate() {
+                    write!(f, "{}{interface}", if number > 0 { ", " } else { "" })?;
+                }
+                match lost.len() {
+                    1 => f.write_str("; it gets it back"),
+                    count if count <= NAMED => f.write_str("; they get it back"),
+                    count => write!(f, " and {} more interfaces theirs; they get it back", count - NAMED),
+                }
+            }
         }
+    }
+}
+
+/// So many interfaces are named in one line. When a file system is emptied, all of them are naked at once.
+const NAMED: usize = 3;
+
+/// An interface that has lost something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    interface: Interface,
+    programs: Vec<Program>,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let programs: Vec<&str> = self.programs.iter().map(|program| program.word()).collect();
+        write!(f, "{} has lost {}", self.interface.name, programs.join(" and "))
     }
 }
 
@@ -125,12 +150,12 @@ impl Watch {
             }
         }
         let naked = self.naked(census, &attached.pins, roster);
-        for index in &naked {
+        for lost in &naked {
             counter!(MENDS, "what" => "guard").increment(1);
-            roster.naked(*index);
+            roster.naked(lost.interface.index);
         }
         if !naked.is_empty() {
-            found.push(Finding::Naked(naked.len()));
+            found.push(Finding::Naked(naked));
         }
         let strangers = census.iter().any(|(_, index)| *index != 0 && !roster.is_known(*index));
         if strangers && Instant::now() >= self.next_sweep {
@@ -144,12 +169,20 @@ impl Watch {
     }
 
     /// Those who have lost a program.
-    fn naked(&mut self, census: &HashSet<(Program, u32)>, pins: &Pins, roster: &Roster) -> Vec<u32> {
+    fn naked(&mut self, census: &HashSet<(Program, u32)>, pins: &Pins, roster: &Roster) -> Vec<Lost> {
+        let lacking = |interface: &Interface, has: &dyn Fn(Program) -> bool| Lost {
+            interface: interface.clone(),
+            programs: GUARDS.into_iter().filter(|program| !has(*program)).collect(),
+        };
         let mut guarded: Vec<&Interface> = roster.all_guarded().collect();
         guarded.sort_unstable_by_key(|interface| interface.index);
-        let (pinned, mut naked): (Vec<&Interface>, Vec<_>) = guarded
+        let is_pinned = |program, interface: &Interface| census.contains(&(program, interface.index));
+        let (pinned, unpinned): (Vec<&Interface>, Vec<_>) =
+            guarded.into_iter().partition(|interface| GUARDS.iter().all(|program| is_pinned(*program, interface)));
+        let mut naked: Vec<Lost> = unpinned
             .into_iter()
-            .partition(|interface| GUARDS.iter().all(|program| census.contains(&(*program, interface.index))));
+            .map(|interface| lacking(interface, &|program| is_pinned(program, interface)))
+            .collect();
         let begun = Instant::now();
         for step in 0..pinned.len().min(CLOSER) {
             if step > 0 && begun.elapsed() > CLOSER_TIME {
@@ -157,11 +190,42 @@ impl Watch {
             }
             self.closer = (self.closer + 1) % pinned.len();
             let interface = pinned[self.closer];
-            if !GUARDS.iter().all(|program| pins.is_alive(*program, interface.index)) {
-                naked.push(interface);
+            let lost = lacking(interface, &|program| pins.is_alive(program, interface.index));
+            if !lost.programs.is_empty() {
+                naked.push(lost);
             }
         }
         // Of an interface that has just gone we shall hear.
-        naked.into_iter().filter(|interface| interface.is_there()).map(|interface| interface.index).collect()
+        naked.retain(|lost| lost.interface.is_there());
+        naked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(numbers: std::ops::RangeInclusive<u32>, programs: &[Program]) -> Finding {
+        let interface = |index| Interface { index, name: format!("tap{index}i0"), kind: "tun".to_owned() };
+        let lost = |index| Lost { interface: interface(index), programs: programs.to_vec() };
+        Finding::Naked(numbers.map(lost).collect())
+    }
+
+    #[test]
+    fn a_few_of_those_who_lost_something_are_named_with_what_they_lost() {
+        for (finding, said) in [
+            (lost(101..=101, &[Program::Steer]), "tap101i0 has lost steer; it gets it back"),
+            (
+                lost(101..=102, &[Program::Shield]),
+                "tap101i0 has lost shield, tap102i0 has lost shield; they get it back",
+            ),
+            (
+                lost(101..=109, &GUARDS),
+                "tap101i0 has lost steer and shield, tap102i0 has lost steer and shield, \
+                 tap103i0 has lost steer and shield and 6 more interfaces theirs; they get it back",
+            ),
+        ] {
+            assert_eq!(finding.to_string(), said);
+        }
     }
 }

@@ -17,7 +17,7 @@ words! {
         Mtu => "mtu",
         /// It answers ARP.
         Arp => "arp",
-        /// It would make itself IPv6 addresses.
+        /// It has an address, or would make itself one.
         Addresses => "addresses",
         /// IPv6 is on.
         Ipv6 => "ipv6",
@@ -53,6 +53,7 @@ pub(super) struct End {
     pub(super) up: bool,
     pub(super) arp: bool,
     pub(super) mtu: u32,
+    /// In part from messages of their own.
     pub(super) addresses: bool,
     pub(super) master: bool,
     /// From `/proc/sys`, not in any message.

@@ -11,6 +11,9 @@ use std::io::{self, ErrorKind::NotADirectory, ErrorKind::NotFound, Read};
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use pve_imds_model::vm::VmId;
 use serde::Deserialize;
@@ -40,6 +43,27 @@ impl ReadError {
     fn is_absent(&self) -> bool {
         matches!(self, Self::Io(_, error) if error.kind() == NotFound)
     }
+}
+
+/// For how long a start waits to be told whether there is a directory. Whoever hangs is there.
+const STAT_TIME: Duration = Duration::from_secs(1);
+
+/// Whether it is certain that there is no such directory. Not being able to tell is another thing: pmxcfs may be starting,
+/// or hang, and this does not wait for it.
+#[must_use]
+pub fn is_missing(dir: &Path) -> bool {
+    let (tell, told) = channel();
+    let dir = dir.to_owned();
+    let look = move || {
+        let missing = match fs::metadata(dir) {
+            Ok(found) => !found.is_dir(),
+            Err(error) => matches!(error.kind(), NotFound | NotADirectory),
+        };
+        // Nobody waits any more for what comes too late.
+        _ = tell.send(missing);
+    };
+    let aside = thread::Builder::new().name("pve-stat".into()).spawn(look);
+    aside.is_ok() && told.recv_timeout(STAT_TIME).unwrap_or(false)
 }
 
 /// Where a VM's configuration is, and which edition of it the cluster knows.
