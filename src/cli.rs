@@ -52,7 +52,7 @@ pub enum Command {
 /// `config`
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Exit 0 if the configuration can be run, 64 and say why not otherwise
+    /// Exit 0 if the configuration can be run and there is a pve_dir, 64 and say why not otherwise
     Check,
     /// Print every option in effect and where its value is from
     Show,
@@ -93,8 +93,8 @@ pub struct Taps {
 /// `guard`
 #[derive(Debug, Subcommand)]
 pub enum GuardCommand {
-    /// Guard interfaces although nobody serves: their guests get silence. Reads no configuration; beside a daemon it
-    /// changes nothing of what that guards
+    /// Guard interfaces although nobody serves: their guests get silence. Reads no configuration and refuses --config;
+    /// beside a daemon it changes nothing of what that guards
     #[command(override_usage = "pve-imds guard attach [OPTIONS] <IFNAME | --all>")]
     Attach {
         /// Which interface, named as Proxmox names guests' interfaces

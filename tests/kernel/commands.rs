@@ -257,3 +257,21 @@ fn the_guard_of_another_namespace_is_not_taken_for_ours() {
         }
     }
 }
+
+#[test]
+fn what_readme_says_for_those_without_proxmox_works_as_it_stands() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let (_, section) = readme.split_once("### Without Proxmox\n").unwrap();
+    let script = section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    // Names are those of a real node, so the namespaces are nobody's, and end with it.
+    let around = "mount -t tmpfs none /run && mkdir /run/netns && ip link set lo up && set -e";
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_pve-imds")).parent().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--net", "--mount", "bash", "-c", &format!("{around}\n{script}\nip -o link show")]);
+    command.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()));
+    let (status, out, err) = said(&command.output().unwrap());
+    assert_eq!(status, Some(0), "{out}{err}");
+    assert_eq!(out.matches("#cloud-config\npackages: [nginx]").count(), 2, "once for view, once for the guest: {out}");
+    assert!(out.contains("steer,shield     serve"), "{out}");
+    assert!(!out.contains("imds-b@") && !out.contains("tap106i0@"), "nothing is left: {out}");
+}

@@ -56,7 +56,6 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
         ("", &["view", "100", "/a b"], "/a b"),
         ("", &["view", "100", "--nic", "net0"], "net0"),
         ("", &["inspect", "99"], "99 is no VMID"),
-        ("", &["guard", "attach", "vmbr0"], "vmbr0"),
         ("", &["guard", "attach", "tap101i0"], "guard attach reads no configuration: leave --config out"),
         ("", &["guard", "attach", "--all"], "guard attach reads no configuration: leave --config out"),
         ("", &["guard", "status", "--pin-dir", "bpf"], "absolute"),
