@@ -33,7 +33,7 @@ fn a_panic_is_logged_with_thread_and_place_and_never_quotes() {
     let literal = logged("ring", || panic!("a frame of nobody's"));
     let formatted = logged("guard", || panic!("not {}", std::hint::black_box("canary-5151")));
     let sliced = logged("pve-files", || drop(std::hint::black_box("canary-ä".to_owned()).split_off(8)));
-    let unwrapped = logged("pve-watch", || Err::<(), _>(std::hint::black_box("canary-5151".to_owned())).unwrap());
+    let unwrapped = logged("pve-watch", || std::hint::black_box(Err::<(), _>("canary-5151")).unwrap());
     let _ = std::panic::take_hook();
 
     for (text, thread) in [(&literal, "ring"), (&formatted, "guard"), (&sliced, "pve-files"), (&unwrapped, "pve-watch")]
