@@ -1,13 +1,17 @@
-//! Which guest sits in which slot. Pure.
+//! Which guest sits in which slot. Pure but for the generation that a load begins with, which is drawn.
 //!
 //! In come appearances and disappearances of interfaces; out come seats. A slot that was left is taken again as late
 //! as possible (first freed, first reused) and by another generation, so a frame that was under way while its
 //! interface vanished finds nobody. Refused: more guests than there are slots.
+//!
+//! Epochs come back after 32 loads. A load that began with the same generations as the one before it of its epoch would
+//! know the seats of that one; drawn, they are the same once in 256 times, and a frame would have to be that old besides.
 
 use std::collections::VecDeque;
 
 use pve_imds_bpf::{Generation, Slot};
 
+use crate::driver::entropy;
 use crate::seats::Seat;
 
 /// The seats of all guests.
@@ -18,10 +22,15 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `count` free seats. The kernel programs know [`Slot::CAPACITY`] of them.
+    /// `count` free seats of a new load. The kernel programs know [`Slot::CAPACITY`] of them.
     #[must_use]
     pub fn new(count: u16) -> Self {
-        let seat = |slot| Seat { slot, generation: Generation::default() };
+        let [drawn, ..] = entropy().to_ne_bytes();
+        Self::beginning_with(Generation::new(drawn), count)
+    }
+
+    fn beginning_with(generation: Generation, count: u16) -> Self {
+        let seat = |slot| Seat { slot, generation };
         Self { free: (0..count).filter_map(Slot::new).map(seat).collect() }
     }
 
@@ -44,9 +53,35 @@ mod tests {
         (seat.slot.number(), seat.generation.number())
     }
 
+    /// Slots as they are when a nought is drawn.
+    fn fresh(count: u16) -> Slots {
+        Slots::beginning_with(Generation::default(), count)
+    }
+
+    #[test]
+    fn a_load_does_not_begin_where_the_last_one_of_its_epoch_did() {
+        let begun: Vec<_> = (0..64).map(|_| Slots::new(2)).collect();
+        let first = |slots: &Slots| slots.free.iter().map(|seat| seat.generation.number()).collect::<Vec<_>>();
+        assert!(begun.iter().all(|slots| first(slots)[0] == first(slots)[1]));
+        let distinct: std::collections::HashSet<_> = begun.iter().map(first).collect();
+        // All sixty-four are the same once in 256^63 runs; fewer than half are different as good as never.
+        assert!(distinct.len() > 32, "{} of 64", distinct.len());
+    }
+
+    #[test]
+    fn loads_that_begin_with_different_generations_have_no_seat_in_common() {
+        let seats = |generation| {
+            let mut slots = Slots::beginning_with(Generation::new(generation), Slot::CAPACITY);
+            std::iter::from_fn(move || slots.take()).collect::<std::collections::HashSet<_>>()
+        };
+        let (old, new) = (seats(255), seats(0));
+        assert_eq!((old.len(), new.len()), (4096, 4096));
+        assert!(old.is_disjoint(&new));
+    }
+
     #[test]
     fn a_slot_comes_back_last_and_as_another_generation() {
-        let mut slots = Slots::new(3);
+        let mut slots = fresh(3);
         let first = slots.take().unwrap();
         assert_eq!(numbers(first), (0, 0));
         slots.free(first);
@@ -57,7 +92,7 @@ mod tests {
 
     #[test]
     fn generations_wrap() {
-        let mut slots = Slots::new(1);
+        let mut slots = fresh(1);
         for round in 0..=256u32 {
             let seat = slots.take().unwrap();
             assert_eq!(u32::from(seat.generation.number()), round % 256);
@@ -94,7 +129,7 @@ mod tests {
 
     #[test]
     fn no_sequence_of_twelve_gives_a_seat_twice() {
-        let start = (Slots::new(3).free, Model { free: vec![0, 1, 2], held: Vec::new(), last: [None; 3] });
+        let start = (fresh(3).free, Model { free: vec![0, 1, 2], held: Vec::new(), last: [None; 3] });
         let mut seen = std::collections::HashSet::new();
         let mut layer = vec![start];
         for _ in 0..12 {
