@@ -76,6 +76,7 @@ fn a_thousand_interfaces_are_served_vanish_and_return_and_leave_nothing() {
         full.push(usage);
         // What is left is compared with what the same process held.
         let most = if round == "return" { restart(&mut node, &crowd, &figures) } else { usage };
+        assert!(most.resident <= usage.resident + TOLERANCE, "one by one {usage}, all at once {most}");
 
         drop(crowd);
         until_within(LONG, "all seats are free", || (node.metric("pve_imds_guests") == 0.0).then_some(()));

@@ -14,14 +14,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::sys::{AsyncSocket, SocketAddr};
-use rtnetlink::{Handle, MulticastGroup};
+use rtnetlink::proto::{NetlinkCodec, NetlinkFramed};
+use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::{AsyncSocket, SocketAddr, TokioSocket};
 use rustix::net::{SocketType, netdevice, socket, sockopt};
-use tokio::task::AbortHandle;
 
 use crate::backoff::Backoff;
 use known::{Known, read};
@@ -102,7 +104,7 @@ impl Links {
     /// # Errors
     /// Whatever the kernel says.
     pub async fn open() -> io::Result<Self> {
-        let (subscription, interfaces) = Subscription::open().await?;
+        let (subscription, interfaces) = open().await?;
         let mut known = Known::default();
         let pending = known.all(interfaces).into();
         Ok(Self { subscription, known, watched: Vec::new(), pending, opening: None })
@@ -126,16 +128,16 @@ impl Links {
                 self.pending.push_back(LinkEvent::Relisted);
                 continue;
             }
-            let message = self.subscription.messages.next().await;
-            self.take(message.map(|(message, _)| message.payload));
+            let message = self.subscription.next().await;
+            self.take(message.map(|message| message.payload));
         }
     }
 
     /// All interfaces as last heard of, the oldest first. Events that led there and were not asked for yet are taken
     /// back: whoever starts from this list has seen them.
     pub fn present(&mut self) -> Vec<Interface> {
-        while let Some(message) = self.subscription.messages.next().now_or_never().filter(|_| self.opening.is_none()) {
-            self.take(message.map(|(message, _)| message.payload));
+        while let Some(message) = self.subscription.next().now_or_never().filter(|_| self.opening.is_none()) {
+            self.take(message.map(|message| message.payload));
         }
         self.pending.clear();
         self.known.interfaces()
@@ -187,7 +189,7 @@ impl Links {
 async fn open_at_last() -> (Subscription, Vec<Interface>) {
     let mut backoff = Backoff::default();
     loop {
-        match Subscription::open().await {
+        match open().await {
             Ok(opened) => return opened,
             Err(error) => {
                 tracing::error!(%error, "network interfaces cannot be listed; trying again");
@@ -199,41 +201,38 @@ async fn open_at_last() -> (Subscription, Vec<Interface>) {
 
 type Message = NetlinkMessage<RouteNetlinkMessage>;
 
-/// One netlink socket that hears of all links.
-struct Subscription {
-    messages: futures_util::stream::BoxStream<'static, (Message, SocketAddr)>,
-    connection: AbortHandle,
+/// What a netlink socket hears of all links. A message takes some 14 KiB once it is read, and a thousand of them at once
+/// are megabytes that the allocator would keep, so each is read only when it is asked for; until then it waits in the
+/// kernel's buffer.
+type Subscription = BoxStream<'static, Message>;
+
+type Framed = NetlinkFramed<RouteNetlinkMessage, TokioSocket, NetlinkCodec>;
+
+/// A netlink socket that is a member of these multicast groups (a bit each; rtnetlink(7)).
+fn netlink(groups: u32) -> io::Result<Framed> {
+    let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+    socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
+    Ok(Framed::new(socket))
 }
 
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.connection.abort();
+/// Subscribes, then lists: nothing can fall in between. Sockets of their own each time: nothing stands in the
+/// subscription's buffer that the list's reply would have no room beside.
+async fn open() -> io::Result<(Subscription, Vec<Interface>)> {
+    let subscription = netlink(GROUPS.iter().fold(0, |bits, group| bits | 1 << (*group as u32 - 1)))?;
+    if let Err(error) = sockopt::set_socket_recv_buffer_size_force(subscription.get_ref().socket_ref(), BUFFER) {
+        // Without CAP_NET_ADMIN: more overruns, each of which heals.
+        tracing::debug!(%error, "the netlink buffer stays as it is");
     }
+    let dumped = tokio::time::timeout(DUMP_TIME, list()).await;
+    let interfaces = dumped.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "netlink does not answer"))??;
+    Ok((subscription.map(|(message, _)| message).boxed(), interfaces))
 }
 
-impl Subscription {
-    /// Subscribes, then lists. A socket of its own each time: nothing stands in its buffer that the list's reply would
-    /// have no room beside.
-    async fn open() -> io::Result<(Self, Vec<Interface>)> {
-        let (mut connection, handle, messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
-        let socket = connection.socket_mut().socket_ref();
-        if let Err(error) = sockopt::set_socket_recv_buffer_size_force(socket, BUFFER) {
-            // Without CAP_NET_ADMIN: more overruns, each of which heals.
-            tracing::debug!(%error, "the netlink buffer stays as it is");
-        }
-        let connection = tokio::spawn(connection).abort_handle();
-        let subscription = Self { messages: messages.boxed(), connection };
-        let dumped = tokio::time::timeout(DUMP_TIME, list(handle)).await;
-        let interfaces = dumped.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "netlink does not answer"))??;
-        Ok((subscription, interfaces))
-    }
-}
-
-async fn list(mut handle: Handle) -> io::Result<Vec<Interface>> {
+async fn list() -> io::Result<Vec<Interface>> {
     let mut interfaces = Vec::new();
     for _ in 0..DUMPS {
         interfaces.clear();
-        if dump(&mut handle, &mut interfaces).await? {
+        if dump(&mut interfaces).await? {
             break;
         }
     }
@@ -241,21 +240,23 @@ async fn list(mut handle: Handle) -> io::Result<Vec<Interface>> {
 }
 
 /// All links; `false` if they changed while the kernel told of them, so that one may be missing.
-async fn dump(handle: &mut Handle, interfaces: &mut Vec<Interface>) -> io::Result<bool> {
+async fn dump(interfaces: &mut Vec<Interface>) -> io::Result<bool> {
+    let mut netlink = netlink(0)?;
     let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetLink(LinkMessage::default()));
     request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    request.finalize();
+    netlink.send((request, SocketAddr::new(0, 0))).await?;
     let mut whole = true;
-    // One by one: a thousand whole messages at once are megabytes that the allocator would keep.
-    let mut replies = handle.request(request).map_err(io::Error::other)?;
-    while let Some(reply) = replies.next().await {
+    while let Some((reply, _)) = netlink.next().await {
         whole &= reply.header.flags & NLM_F_DUMP_INTR == 0;
         match reply.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => interfaces.extend(read(&link)),
             NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            NetlinkPayload::Done(_) => return Ok(whole),
             _ => {}
         }
     }
-    Ok(whole)
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "netlink closed"))
 }
 
 /// Whether a message speaks of an interface as the port of a bridge.
@@ -273,7 +274,7 @@ mod tests {
         let before = links.present();
         assert!(before.iter().any(|interface| interface.name == "lo"), "{before:?}");
         links.known.gone(1);
-        links.subscription.connection.abort();
+        links.subscription = futures_util::stream::empty().boxed();
         let mut events = Vec::new();
         while events.last() != Some(&LinkEvent::Relisted) {
             events.push(links.next().await);
