@@ -21,6 +21,7 @@ mod guard;
 mod kills;
 mod links;
 mod qdisc;
+mod rebuild;
 mod serving;
 mod thousand;
 mod upgrade;
