@@ -2,7 +2,8 @@
 //!
 //! In comes an IPv4 packet; out comes who sent it and whether it opens a connection. Refused: what is no TCP for our
 //! port. A segment that *opens* has been verified as smoltcp will verify it, checksum and all: on its word a connection
-//! is thrown away and another one made. All else is verified by smoltcp alone.
+//! is thrown away and another one made. So is one that would have answers go elsewhere ([`is_whole`]). All else is
+//! verified by smoltcp alone.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -36,11 +37,21 @@ impl Segment {
     }
 }
 
-fn opens(ip: &Ipv4Packet<&[u8]>, tcp: &TcpPacket<&[u8]>) -> Option<TcpSeqNumber> {
+/// Whether a packet is one that smoltcp will take for TCP.
+pub(crate) fn is_whole(packet: &[u8]) -> bool {
+    let Ok(ip) = Ipv4Packet::new_checked(packet) else { return false };
+    TcpPacket::new_checked(ip.payload()).is_ok_and(|tcp| verified(&ip, &tcp).is_some())
+}
+
+fn verified<'a>(ip: &Ipv4Packet<&[u8]>, tcp: &TcpPacket<&'a [u8]>) -> Option<TcpRepr<'a>> {
     let (source, destination) = (IpAddress::Ipv4(ip.src_addr()), IpAddress::Ipv4(ip.dst_addr()));
     let verify = ChecksumCapabilities::default();
     Ipv4Repr::parse(ip, &verify).ok()?;
-    let segment = TcpRepr::parse(tcp, &source, &destination, &verify).ok()?;
+    TcpRepr::parse(tcp, &source, &destination, &verify).ok()
+}
+
+fn opens(ip: &Ipv4Packet<&[u8]>, tcp: &TcpPacket<&[u8]>) -> Option<TcpSeqNumber> {
+    let segment = verified(ip, tcp)?;
     let alone = segment.control == TcpControl::Syn && segment.ack_number.is_none();
     alone.then_some(segment.seq_number)
 }

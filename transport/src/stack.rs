@@ -28,7 +28,7 @@ use crate::metrics::Ended;
 use crate::patience::Progress;
 use crate::pool::Pool;
 use crate::port::{Blueprint, Port};
-use crate::segment::Segment;
+use crate::segment::{Segment, is_whole};
 use crate::wire::Wire;
 
 mod share;
@@ -146,7 +146,10 @@ impl Stack {
         let connection = known.and_then(|ticket| self.table.get_mut(ticket));
         let sockets = match connection {
             Some(connection) => {
-                connection.station = station;
+                // Answers follow the guest, but no packet that is thrown away: they would be lost with it.
+                if connection.station != station && is_whole(packet) {
+                    connection.station = station;
+                }
                 connection.solo.set()
             }
             None => &mut self.nobody,
