@@ -71,9 +71,9 @@ struct Refusal(Child);
 
 impl Refusal {
     fn begin(node: &Node, thread: &str, calls: &str, error: &str) -> Self {
-        let tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap().flatten().map(|entry| entry.path());
+        let mut tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap().flatten().map(|entry| entry.path());
         let is_it = |name: String| name.trim() == thread;
-        let task = tasks.filter(|path| fs::read_to_string(path.join("comm")).is_ok_and(is_it)).next().unwrap();
+        let task = tasks.find(|path| fs::read_to_string(path.join("comm")).is_ok_and(is_it)).unwrap();
         let mut command = std::process::Command::new("strace");
         command.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
         command.args(["-e", &format!("inject={calls}:error={error}"), "-p"]).arg(task.file_name().unwrap());

@@ -47,27 +47,32 @@ impl Asker {
         let mut connection = None;
         let begun = Instant::now();
         let mut good = begun;
+        let mut lapse: Option<Lapse> = None;
         let mut asked = 0;
         while go_on(asked) {
             let due = begun + Duration::from_secs(1) * asked / self.rate;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             asked += 1;
             let sent = Instant::now();
+            let since = lapse.get_or_insert(Lapse { from: sent, until: sent, failed: 0, why: None });
             match self.once(&mut connection) {
                 Ok((200, body)) if body == wanted => {
                     heard.times.push(sent.elapsed());
                     heard.stall = heard.stall.max(good.elapsed());
                     good = Instant::now();
+                    since.until = good;
+                    heard.lapses.extend(lapse.take().filter(Lapse::counts));
                 }
                 Ok(other) if other.0 == 200 => heard.wrong.push(other.1),
-                Ok((status, _)) => heard.fail(format!("status {status}")),
-                Err(error) => heard.fail(error.to_string()),
+                Ok((status, _)) => heard.fail(since, format!("status {status}")),
+                Err(error) => heard.fail(since, error.to_string()),
             }
             if self.fresh || heard.times.len() != asked as usize {
                 connection = None;
             }
         }
         heard.stall = heard.stall.max(good.elapsed());
+        heard.lapses.extend(lapse.filter(Lapse::counts));
         heard.times.sort_unstable();
         heard
     }
@@ -148,6 +153,32 @@ impl Drop for Asking {
     }
 }
 
+/// A time in which requests were sent and none had a good answer.
+#[derive(Clone, Debug)]
+pub struct Lapse {
+    /// When the first of them was sent.
+    pub from: Instant,
+    /// When the first good answer was there, or the last of them had failed.
+    pub until: Instant,
+    /// How many failed.
+    pub failed: u32,
+    /// Why the first did.
+    pub why: Option<String>,
+}
+
+impl Lapse {
+    /// Answers that take less are not worth a word.
+    const SHORTEST: Duration = Duration::from_millis(20);
+
+    pub fn length(&self) -> Duration {
+        self.until - self.from
+    }
+
+    fn counts(&self) -> bool {
+        self.failed > 0 || self.length() >= Self::SHORTEST
+    }
+}
+
 /// What was heard.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
@@ -161,11 +192,16 @@ pub struct Heard {
     pub stall: Duration,
     /// Why the first request failed that did.
     pub first_failure: Option<String>,
+    /// Each time without a good answer that was worth a word.
+    pub lapses: Vec<Lapse>,
 }
 
 impl Heard {
-    fn fail(&mut self, why: String) {
+    fn fail(&mut self, lapse: &mut Lapse, why: String) {
         self.failed += 1;
+        lapse.failed += 1;
+        lapse.until = Instant::now();
+        lapse.why.get_or_insert_with(|| why.clone());
         self.first_failure.get_or_insert(why);
     }
 
@@ -177,6 +213,7 @@ impl Heard {
         self.wrong.extend(other.wrong);
         self.stall = self.stall.max(other.stall);
         self.first_failure = self.first_failure.or(other.first_failure);
+        self.lapses.extend(other.lapses);
         self
     }
 }
