@@ -37,7 +37,7 @@ struct vlan {
 	__be16 proto;
 };
 
-/* ARP for IPv4 over Ethernet (RFC 826). 16-bit loads: the addresses are not aligned to 32. */
+/* ARP for IPv4 over Ethernet (RFC 826), and RARP (RFC 903). 16-bit loads: the addresses are not aligned to 32. */
 struct arp {
 	__be16 hardware;
 	__be16 protocol;
@@ -67,10 +67,11 @@ struct cursor {
 		(void *)(here + 1) > (cursor)->end ? NULL : ((cursor)->at = here + 1, here);                           \
 	})
 
-/* The third is what service tags were before 802.1ad; old switches still take them off. */
+/* The last three are what service tags were before 802.1ad; old switches still take them off. */
 static __always_inline bool is_vlan(__be16 proto)
 {
-	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD) || proto == bpf_htons(ETH_P_QINQ1);
+	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD) || proto == bpf_htons(ETH_P_QINQ1) ||
+	       proto == bpf_htons(ETH_P_QINQ2) || proto == bpf_htons(ETH_P_QINQ3);
 }
 
 /* Below this the field is not a type but a length (IEEE 802.3), and LLC follows. */
@@ -107,7 +108,8 @@ static __always_inline int open_llc(struct cursor *cursor)
 		return SHORT;
 
 	__be16 proto = bpf_htons(snap->proto[0] << 8 | snap->proto[1]);
-	bool ours = proto == bpf_htons(ETH_P_IP) || proto == bpf_htons(ETH_P_IPV6) || proto == bpf_htons(ETH_P_ARP);
+	bool ours = proto == bpf_htons(ETH_P_IP) || proto == bpf_htons(ETH_P_IPV6) || proto == bpf_htons(ETH_P_ARP) ||
+		    proto == bpf_htons(ETH_P_RARP);
 
 	return ours || is_vlan(proto) ? WRAPPED : 0;
 }
@@ -160,6 +162,7 @@ static __always_inline bool arp_readable(const struct arp *arp)
 
 #define NEIGHBOUR_SOLICITATION 135
 #define NEIGHBOUR_ADVERTISEMENT 136
+#define REDIRECT 137
 
 static __always_inline bool is_extension(__u8 next)
 {
@@ -173,42 +176,66 @@ static __always_inline bool may_hold_neighbour(__u8 next)
 	return next == IPPROTO_ICMPV6 || is_extension(next);
 }
 
+/* The three are neighbours in number, too. */
+static __always_inline bool is_neighbour(__u8 kind)
+{
+	return kind >= NEIGHBOUR_SOLICITATION && kind <= REDIRECT;
+}
+
 enum neighbour {
 	NEIGHBOUR_OTHER,	/* no message about a metadata address */
-	NEIGHBOUR_OURS,		/* one that names it as its target */
+	NEIGHBOUR_OURS,		/* one that says where it is, or asks */
 	NEIGHBOUR_UNREADABLE,	/* cannot be known */
 };
 
+/* Where a packet's headers begin that the fixed one does not hold, and where the packet ends. */
+struct span {
+	__u32 begin;
+	__u32 end;
+};
+
+/* Bytes behind the packet are padding: whoever reads on there reads a header that the packet's next fragment may hold. */
+static __always_inline bool load(struct __sk_buff *skb, __u32 offset, __u32 end, void *to, __u32 size)
+{
+	return offset + size <= end && !bpf_skb_load_bytes(skb, offset, to, size);
+}
+
 /*
- * Walks from `offset`, where the header `next` begins, to a neighbour advertisement (with `solicitations`, also to a
- * solicitation) for a metadata address.
+ * Walks from where the header `next` begins to a neighbour advertisement or a redirect (with `solicitations`, also to a
+ * solicitation) that speaks of a metadata address: as the target, or as the destination that has another way now.
  *
  * Fragments: a later one carries no message header; the first one does, or its chain goes on into the next fragment and
  * cannot be walked. Neighbour discovery in a fragment is forbidden (RFC 6980), so it is dropped whatever its target.
  * Other fragments are a guest's ordinary traffic.
  */
-static __noinline int find_neighbour(struct __sk_buff *skb, __u32 offset, __u8 next, bool solicitations)
+static __noinline int find_neighbour(struct __sk_buff *skb, __u32 offset, __u32 end, __u8 next, bool solicitations)
 {
 	bool fragmented = false;
 
 	for (int i = 0; i < EXTENSIONS_WALKED; i++) {
 		__u8 head[4];
-		struct in6_addr target;
+		struct in6_addr about;
 
 		if (!may_hold_neighbour(next))
 			return NEIGHBOUR_OTHER;
-		if (bpf_skb_load_bytes(skb, offset, head, sizeof(head)))
+		if (!load(skb, offset, end, head, sizeof(head)))
 			return NEIGHBOUR_UNREADABLE;
 
 		switch (next) {
 		case IPPROTO_ICMPV6:
-			if (head[0] != NEIGHBOUR_ADVERTISEMENT && !(solicitations && head[0] == NEIGHBOUR_SOLICITATION))
+			if (!is_neighbour(head[0]) || (head[0] == NEIGHBOUR_SOLICITATION && !solicitations))
 				return NEIGHBOUR_OTHER;
 			if (fragmented)
 				return NEIGHBOUR_OURS;
-			if (bpf_skb_load_bytes(skb, offset + 8, &target, sizeof(target)))
+			if (!load(skb, offset + 8, end, &about, sizeof(about)))
 				return NEIGHBOUR_UNREADABLE;
-			return metadata_ipv6(&target) ? NEIGHBOUR_OURS : NEIGHBOUR_OTHER;
+			if (metadata_ipv6(&about))
+				return NEIGHBOUR_OURS;
+			if (head[0] != REDIRECT)
+				return NEIGHBOUR_OTHER;
+			if (!load(skb, offset + 24, end, &about, sizeof(about)))
+				return NEIGHBOUR_UNREADABLE;
+			return metadata_ipv6(&about) ? NEIGHBOUR_OURS : NEIGHBOUR_OTHER;
 		case IPPROTO_FRAGMENT:
 			fragmented = true;
 			next = head[0];
@@ -228,19 +255,26 @@ static __noinline int find_neighbour(struct __sk_buff *skb, __u32 offset, __u8 n
 	return NEIGHBOUR_UNREADABLE;
 }
 
-/* Spares a ping the walk: the cursor stands behind the fixed header and sees a message that is none of the two. */
+/* Spares a ping the walk: the cursor stands behind the fixed header and sees a message that is none of the three. */
 static __always_inline bool other_message(struct cursor *cursor, __u8 next)
 {
 	if (next != IPPROTO_ICMPV6)
 		return false;
 	__u8 *kind = TAKE(cursor, __u8);
-	return kind && *kind != NEIGHBOUR_SOLICITATION && *kind != NEIGHBOUR_ADVERTISEMENT;
+	return kind && !is_neighbour(*kind);
 }
 
-/* Where the header behind a fixed IPv6 header begins. */
-static __always_inline __u32 behind_ipv6(const struct cursor *cursor)
+/*
+ * What is behind a fixed IPv6 header. A length of 0 in front of hop-by-hop options means that those state it (RFC 2675),
+ * and a receiver that finds no length there either takes everything it has.
+ */
+static __always_inline struct span behind_ipv6(const struct __sk_buff *skb, const struct cursor *cursor,
+					       const struct ipv6hdr *ip)
 {
-	return sizeof(struct ethhdr) + cursor->tags * sizeof(struct vlan) + sizeof(struct ipv6hdr);
+	__u32 begin = sizeof(struct ethhdr) + cursor->tags * sizeof(struct vlan) + sizeof(*ip);
+	__u32 length = bpf_ntohs(ip->payload_len);
+
+	return (struct span){ begin, !length && ip->nexthdr == IPPROTO_HOPOPTS ? skb->len : begin + length };
 }
 
 /* Makes every header we read linear. False if the kernel cannot. */

@@ -127,7 +127,7 @@ static __always_inline int steer_arp(struct __sk_buff *skb, struct cursor *curso
 		return NEXT;
 	if (nested(skb, cursor))
 		return STEER_TAGS;
-	if (arp->hardware != ARP_ETHERNET || arp->operation != ARP_REQUEST)
+	if (cursor->proto != bpf_htons(ETH_P_ARP) || arp->hardware != ARP_ETHERNET || arp->operation != ARP_REQUEST)
 		return STEER_ARP;
 	*ours = (struct ours){ .headers = sizeof(struct ethhdr) + sizeof(*arp), .metered = true };
 	return OURS;
@@ -146,7 +146,9 @@ static __always_inline int steer_ipv6(struct __sk_buff *skb, struct cursor *curs
 	if (!may_hold_neighbour(ip->nexthdr) || other_message(cursor, ip->nexthdr))
 		return NEXT;
 
-	switch (find_neighbour(skb, behind_ipv6(cursor), ip->nexthdr, true)) {
+	struct span rest = behind_ipv6(skb, cursor, ip);
+
+	switch (find_neighbour(skb, rest.begin, rest.end, ip->nexthdr, true)) {
 	case NEIGHBOUR_OTHER:
 		return NEXT;
 	case NEIGHBOUR_OURS:
@@ -169,6 +171,7 @@ static __always_inline int steer_look(struct __sk_buff *skb, struct ours *ours)
 	case bpf_htons(ETH_P_IPV6):
 		return steer_ipv6(skb, &cursor);
 	case bpf_htons(ETH_P_ARP):
+	case bpf_htons(ETH_P_RARP):
 		return steer_arp(skb, &cursor, ours);
 	default:
 		return NEXT;
@@ -281,7 +284,10 @@ static __always_inline int shield_arp(struct cursor *cursor)
 		return SHORT;
 	if (!arp_readable(arp))
 		return SHIELD_UNREADABLE;
-	return arp->sender == METADATA_IPV4 ? SHIELD_CLAIM_ARP : NEXT;
+	if (arp->sender == METADATA_IPV4)
+		return SHIELD_CLAIM_ARP;
+	/* RARP tells its target who it is. */
+	return cursor->proto == bpf_htons(ETH_P_RARP) && arp->target == METADATA_IPV4 ? SHIELD_CLAIM_ARP : NEXT;
 }
 
 static __always_inline int shield_ipv6(struct __sk_buff *skb, struct cursor *cursor)
@@ -295,7 +301,9 @@ static __always_inline int shield_ipv6(struct __sk_buff *skb, struct cursor *cur
 	if (!may_hold_neighbour(ip->nexthdr) || other_message(cursor, ip->nexthdr))
 		return NEXT;
 
-	switch (find_neighbour(skb, behind_ipv6(cursor), ip->nexthdr, false)) {
+	struct span rest = behind_ipv6(skb, cursor, ip);
+
+	switch (find_neighbour(skb, rest.begin, rest.end, ip->nexthdr, false)) {
 	case NEIGHBOUR_OTHER:
 		return NEXT;
 	case NEIGHBOUR_OURS:
@@ -318,6 +326,7 @@ static __always_inline int shield_look(struct __sk_buff *skb)
 	case bpf_htons(ETH_P_IPV6):
 		return shield_ipv6(skb, &cursor);
 	case bpf_htons(ETH_P_ARP):
+	case bpf_htons(ETH_P_RARP):
 		return shield_arp(&cursor);
 	default:
 		return NEXT;

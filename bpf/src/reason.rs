@@ -39,7 +39,7 @@ reasons! {
     SteerProtocol => "steer_protocol",
     /// TCP to a port other than 80.
     SteerPort => "steer_port",
-    /// ARP to the metadata address that is no request.
+    /// ARP to the metadata address that is no request, or RARP.
     SteerArp => "steer_arp",
     /// More than one VLAN tag, or a service tag.
     SteerTags => "steer_tags",
@@ -55,11 +55,11 @@ reasons! {
     SteerFailed => "steer_failed",
     /// Somebody else's IPv4 packet from the metadata address to a guest.
     ShieldClaimIpv4 => "shield_claim_ipv4",
-    /// Somebody else's ARP from the metadata address to a guest.
+    /// Somebody else's ARP from the metadata address to a guest, or RARP that speaks of it.
     ShieldClaimArp => "shield_claim_arp",
     /// Somebody else's IPv6 packet from a metadata address to a guest.
     ShieldClaimIpv6 => "shield_claim_ipv6",
-    /// Somebody else's neighbour advertisement of a metadata address to a guest.
+    /// Somebody else's neighbour advertisement of a metadata address to a guest, or redirect that speaks of one.
     ShieldClaimNeighbour => "shield_claim_neighbour",
     /// IPv4, IPv6 or ARP to a guest whose addresses could not be read, or in an 802.3 SNAP envelope.
     ShieldUnreadable => "shield_unreadable",

@@ -36,10 +36,13 @@ pub const GATEWAY_MAC: [u8; 6] = [0x52, 0x54, 0x00, 0xff, 0xff, 0x01];
 
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_ARP: u16 = 0x0806;
+const TYPE_RARP: u16 = 0x8035;
 const TYPE_IPV6: u16 = 0x86dd;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_SERVICE_VLAN: u16 = 0x88a8;
-const TYPE_OLD_SERVICE_VLAN: u16 = 0x9100;
+
+/// What service tags were before 802.1ad.
+pub const OLD_SERVICE_VLANS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// An Ethernet frame without its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +83,12 @@ impl Frame {
         Self::new(TYPE_ARP, &parts.concat())
     }
 
+    /// RARP (RFC 903): 3 asks, 4 answers.
+    #[must_use]
+    pub fn rarp(operation: u16, sender: Ipv4Addr, target: Ipv4Addr) -> Self {
+        Self::arp(operation, sender, target).with(12, &TYPE_RARP.to_be_bytes())
+    }
+
     /// IPv6; `next` is the type of the first byte of `payload`.
     #[must_use]
     pub fn ipv6(source: Ipv6Addr, target: Ipv6Addr, next: u8, payload: &[u8]) -> Self {
@@ -103,10 +112,12 @@ impl Frame {
     /// Tags the frame with a service tag of the time before 802.1ad, outside the tags it has.
     #[must_use]
     pub fn old_service_vlan(self, tci: u16) -> Self {
-        self.tagged(TYPE_OLD_SERVICE_VLAN, tci)
+        self.tagged(OLD_SERVICE_VLANS[0], tci)
     }
 
-    fn tagged(mut self, ethertype: u16, tci: u16) -> Self {
+    /// Tags the frame with a tag of any type, outside the tags it has.
+    #[must_use]
+    pub fn tagged(mut self, ethertype: u16, tci: u16) -> Self {
         let tag = [ethertype.to_be_bytes(), tci.to_be_bytes()].concat();
         self.0.splice(12..12, tag);
         self
@@ -116,6 +127,13 @@ impl Frame {
     #[must_use]
     pub fn cut(mut self, size: usize) -> Self {
         self.0.truncate(size);
+        self
+    }
+
+    /// Puts bytes behind the frame that no header counts.
+    #[must_use]
+    pub fn padded(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
         self
     }
 
@@ -150,6 +168,12 @@ impl Frame {
 #[must_use]
 pub fn neighbour(kind: u8, target: Ipv6Addr) -> Vec<u8> {
     [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat()
+}
+
+/// A redirect (RFC 4861): the way to `destination` leads through `target`.
+#[must_use]
+pub fn redirect(target: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8> {
+    [&[137, 0, 0, 0, 0, 0, 0, 0][..], &target.octets(), &destination.octets()].concat()
 }
 
 /// An extension header of 8 bytes (or more, in eights) in front of `rest`, whose type is `next`.

@@ -21,7 +21,8 @@ use Ruling::{Drop, Next, Steer};
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
-const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+const RARP: u16 = 0x8035;
+const TAGS: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
 
 const US: [u8; 4] = [169, 254, 169, 254];
 const US_IPV6: [[u8; 16]; 2] = [
@@ -63,7 +64,7 @@ fn open(frame: &[u8]) -> Opened<'_> {
 
 /// What must not travel in SNAP.
 fn wraps(kind: u16) -> bool {
-    [IPV4, ARP, IPV6].contains(&kind) || TAGS.contains(&kind)
+    [IPV4, ARP, RARP, IPV6].contains(&kind) || TAGS.contains(&kind)
 }
 
 /// What the test run of the kernel does not try.
@@ -81,7 +82,7 @@ pub fn steer(frame: &[u8]) -> Ruling {
         Opened::CutOff | Opened::InAnEnvelope => Drop(Reason::SteerUnreadable),
         Opened::TooDeep => Drop(Reason::SteerTags),
         Opened::Packet { kind: IPV4, tags, bytes } => steer_ipv4(bytes, tags),
-        Opened::Packet { kind: ARP, tags, bytes } => steer_arp(bytes, tags),
+        Opened::Packet { kind: kind @ (ARP | RARP), tags, bytes } => steer_arp(kind, bytes, tags),
         Opened::Packet { kind: IPV6, bytes, .. } => steer_ipv6(bytes),
         Opened::Packet { .. } => Next,
     }
@@ -112,13 +113,13 @@ fn arp(message: &[u8]) -> Option<(&[u8], &[u8])> {
     readable.then(|| (&message[14..18], &message[24..28]))
 }
 
-fn steer_arp(message: &[u8], tags: usize) -> Ruling {
+fn steer_arp(kind: u16, message: &[u8], tags: usize) -> Ruling {
     match arp(message) {
         None => Drop(Reason::SteerUnreadable),
         Some((sender, _)) if sender == US => Drop(Reason::SteerClaim),
         Some((_, target)) if target != US => Next,
         Some(_) if tags > 0 => Drop(Reason::SteerTags),
-        Some(_) if message[..2] == [0, 1] && message[6..8] == [0, 1] => Steer { metered: true },
+        Some(_) if kind == ARP && message[..2] == [0, 1] && message[6..8] == [0, 1] => Steer { metered: true },
         Some(_) => Drop(Reason::SteerArp),
     }
 }
@@ -126,7 +127,7 @@ fn steer_arp(message: &[u8], tags: usize) -> Ruling {
 fn steer_ipv6(packet: &[u8]) -> Ruling {
     let Some((header, rest)) = packet.split_at_checked(40) else { return Drop(Reason::SteerUnreadable) };
     let ours = |address: &[u8]| US_IPV6.iter().any(|us| us == address);
-    match (ours(&header[8..24]), ours(&header[24..40]), names_us(header[6], rest, &[135, 136])) {
+    match (ours(&header[8..24]), ours(&header[24..40]), names_us(header, rest, &[135, 136, 137])) {
         (true, ..) => Drop(Reason::SteerClaim),
         (_, true, _) => Drop(Reason::SteerIpv6),
         (_, _, Some(true)) => Drop(Reason::SteerIpv6),
@@ -144,15 +145,16 @@ pub fn shield(frame: &[u8]) -> Ruling {
             Some(header) if header[12..16] == US => Drop(Reason::ShieldClaimIpv4),
             Some(_) => Next,
         },
-        Opened::Packet { kind: ARP, bytes, .. } => match arp(bytes) {
+        Opened::Packet { kind: kind @ (ARP | RARP), bytes, .. } => match arp(bytes) {
             None => unreadable,
             Some((sender, _)) if sender == US => Drop(Reason::ShieldClaimArp),
+            Some((_, target)) if kind == RARP && target == US => Drop(Reason::ShieldClaimArp),
             Some(_) => Next,
         },
         Opened::Packet { kind: IPV6, bytes, .. } => match bytes.split_at_checked(40) {
             None => unreadable,
             Some((header, _)) if US_IPV6.iter().any(|us| *us == header[8..24]) => Drop(Reason::ShieldClaimIpv6),
-            Some((header, rest)) => match names_us(header[6], rest, &[136]) {
+            Some((header, rest)) => match names_us(header, rest, &[136, 137]) {
                 Some(true) => Drop(Reason::ShieldClaimNeighbour),
                 Some(false) => Next,
                 None => unreadable,
@@ -168,10 +170,16 @@ const AUTHENTICATION: u8 = 51;
 const EXTENSIONS: [u8; 5] = [0, 43, 60, FRAGMENT, AUTHENTICATION];
 
 /// Whether a message of these kinds about a metadata address is behind at most five headers; `None` if that is hidden.
-fn names_us(mut next: u8, mut bytes: &[u8], kinds: &[u8]) -> Option<bool> {
-    // Right behind the address, the first byte of another message is enough; only the two kinds are looked into.
-    if next == ICMP && bytes.first().is_some_and(|kind| ![135, 136].contains(kind)) {
+fn names_us(header: &[u8], mut bytes: &[u8], kinds: &[u8]) -> Option<bool> {
+    let mut next = header[6];
+    // Right behind the address, the first byte of another message is enough; only the three kinds are looked into.
+    if next == ICMP && bytes.first().is_some_and(|kind| ![135, 136, 137].contains(kind)) {
         return Some(false);
+    }
+    // What follows the packet is nobody's. Of one that is said to be larger than its field can say, all is its own.
+    match usize::from(number(&header[4..])) {
+        0 if next == 0 => {}
+        size => bytes = &bytes[..size.min(bytes.len())],
     }
     let mut fragment = false;
     for _ in 0..6 {
@@ -184,7 +192,10 @@ fn names_us(mut next: u8, mut bytes: &[u8], kinds: &[u8]) -> Option<bool> {
                 (false, _) => Some(false),
                 // RFC 6980: there is no such thing.
                 (true, true) => Some(true),
-                (true, false) => bytes.get(8..24).map(|target| US_IPV6.iter().any(|us| us == target)),
+                (true, false) => {
+                    let about = |at: usize| bytes.get(at..at + 16).map(|about| US_IPV6.iter().any(|us| us == about));
+                    if about(8)? || head[0] != 137 { about(8) } else { about(24) }
+                }
             };
         }
         let length = match next {
