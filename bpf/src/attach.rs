@@ -2,7 +2,8 @@
 //!
 //! The pin is the truth. If it holds a link to the right interface, the program is swapped into that link in one step
 //! and no frame passes unguarded, or the link is left as it is; if that interface is gone, or there is no pin, a new link
-//! is made and pinned.
+//! is made and pinned. A link of ours that runs there and has lost its pin gets one instead ([`stray`]), and whatever
+//! else of ours is there is taken off, last.
 //! What is refused: an attachment that cannot be pinned, XDP that the driver does not run, and a name that has come to
 //! mean another interface (the kernel attaches by index, but the library asks for a name).
 
@@ -17,8 +18,10 @@ use aya::sys::SyscallError;
 use rustix::io::Errno;
 
 use crate::error::{AttachError, PinError};
-use crate::pins::{Pins, Program, Standing};
+use crate::pins::{Pins, Program};
+use crate::standing::Standing;
 use crate::step::Step;
+use crate::stray::{self, Which};
 
 /// What became of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,25 +188,54 @@ pub(crate) fn settle(
     let path = pins.path(target.program, target.ifindex);
     let mut renewed = false;
     for _ in 0..ATTEMPTS {
-        match (pins.standing(target.program, target.ifindex)?, live) {
-            (Standing::Live, Live::Leave) => return Ok(Settled::Live),
-            (Standing::Live, Live::Swap) => match swap(&path, hook) {
-                Ok(()) if renewed => return Ok(Settled::Renewed),
-                Ok(()) => return Ok(Settled::Live),
+        let standing = pins.standing(target.program, target.ifindex)?;
+        match (standing, live) {
+            (Standing::Live | Standing::Doubled, Live::Leave) => {
+                alone(pins, target, standing)?;
+                return Ok(Settled::Live);
+            }
+            (Standing::Live | Standing::Doubled, Live::Swap) => match swap(&path, hook) {
+                Ok(()) => {
+                    alone(pins, target, standing)?;
+                    return Ok(if renewed { Settled::Renewed } else { Settled::Live });
+                }
                 Err(ReplaceError::Gone) => {}
                 Err(ReplaceError::Foreign(source)) => return Err(AttachError::Foreign { path, source }),
                 Err(ReplaceError::Refused(why)) => return Err(target.refused(why)),
             },
             (Standing::Stale, _) => renewed |= pins.clear_stale(target.program, target.ifindex)?,
-            (Standing::Absent, _) => match create(pins, target, &path, hook)? {
-                Created::Pinned if renewed => return Ok(Settled::Renewed),
-                Created::Pinned => return Ok(Settled::Attached),
-                Created::Outrun => {}
+            (Standing::Absent, _) if adopt(target, Which::First, &path)? => {}
+            (Standing::Absent, _) => match create(pins, target, &path, hook) {
+                Ok(Created::Pinned) if renewed => return Ok(Settled::Renewed),
+                Ok(Created::Pinned) => return Ok(Settled::Attached),
+                Ok(Created::Outrun) => {}
+                Err(why) => {
+                    if !(is_taken(&why) && adopt(target, Which::Any, &path)?) {
+                        return Err(why);
+                    }
+                }
             },
             (Standing::Foreign, _) => return Err(AttachError::Foreign { path, source: LinkError::InvalidLink }),
         }
     }
     Err(AttachError::Contended { path })
+}
+
+fn adopt(target: &Target<'_>, which: Which, path: &Path) -> Result<bool, AttachError> {
+    Ok(stray::adopt(target.program, target.ifindex, which, path).map_err(PinError::Strays)?)
+}
+
+/// Sees that the pinned link is the only one of ours there. It runs already: between the two there is no gap.
+fn alone(pins: &Pins, target: &Target<'_>, standing: Standing) -> Result<(), AttachError> {
+    if standing == Standing::Doubled {
+        pins.detach_strays(target.program, target.ifindex)?;
+    }
+    Ok(())
+}
+
+/// The kernel runs a program once on a side of an interface, and one alone in a driver.
+fn is_taken(why: &AttachError) -> bool {
+    matches!(why, AttachError::Refused { source, .. } if matches!(errno(source), Some(Errno::EXIST | Errno::BUSY)))
 }
 
 fn swap(path: &Path, hook: &mut impl Hook) -> Result<(), ReplaceError> {
@@ -237,7 +269,10 @@ fn create(pins: &Pins, target: &Target<'_>, path: &Path, hook: &mut impl Hook) -
     Step::Pinned.taken();
     // The name was resolved after the caller looked; the interface itself says what it got.
     match pins.standing(target.program, target.ifindex)? {
-        Standing::Live => Ok(Created::Pinned),
+        standing @ (Standing::Live | Standing::Doubled) => {
+            alone(pins, target, standing)?;
+            Ok(Created::Pinned)
+        }
         Standing::Stale => {
             pins.clear_stale(target.program, target.ifindex)?;
             Err(AttachError::Renamed { name: target.name.to_owned(), expected: target.ifindex })

@@ -1,12 +1,12 @@
 //! What is pinned, by name alone: cheap enough to be looked at twice a second.
 //!
 //! A name says that somebody pinned a link and nobody has removed the pin. Whether the link still does anything costs
-//! some system calls more for each ([`Pins::is_alive`]); [`Pins::list`] asks that and more of every one.
+//! some system calls more for each ([`Pins::standing`]); [`Pins::list`] asks that and more of every one.
 
 use std::collections::HashSet;
 
 use crate::error::PinError;
-use crate::pins::{PinName, Pins, Program, Standing};
+use crate::pins::{PinName, Pins, Program};
 
 impl Pins {
     /// The pins there are: program and interface, 0 for `return` and `funnel`.
@@ -21,11 +21,5 @@ impl Pins {
             PinName::Device(program) => (program, 0),
         });
         Ok(names.collect())
-    }
-
-    /// Whether the link of `program` on `ifindex` is pinned and runs there.
-    #[must_use]
-    pub fn is_alive(&self, program: Program, ifindex: u32) -> bool {
-        self.standing(program, ifindex).is_ok_and(|standing| standing == Standing::Live)
     }
 }

@@ -117,8 +117,8 @@ pub enum AttachError {
         /// Where.
         name: String,
     },
-    /// The pin holds a link of another kind.
-    #[error("the pin {} is not a link of ours: remove it with `rm {}`", path.display(), path.display())]
+    /// What has the pin's name is no link for that hook. Nothing here removes it.
+    #[error("{} has the name of a pin and is not a link of ours: remove it with `rm {}`", path.display(), path.display())]
     Foreign {
         /// Which pin.
         path: PathBuf,
@@ -159,6 +159,9 @@ pub enum PinError {
         /// Which directory.
         dir: PathBuf,
     },
+    /// Links of ours that are not pinned here could not be looked for, pinned or taken off.
+    #[error("guards that are pinned elsewhere cannot be reached: run as root, and see `bpftool link`")]
+    Strays(#[source] io::Error),
     /// Another process has been removing pins for two seconds.
     #[error("{} is held by a process that does not let go: see which with `fuser {}`", path.display(), path.display())]
     Busy {

@@ -27,16 +27,20 @@ mod error;
 mod idle;
 mod loaded;
 mod lock;
+mod netlink;
 mod object;
 mod offload;
 mod pins;
 mod reason;
+mod standing;
 mod step;
+mod stray;
 #[allow(unsafe_code)]
 mod sys;
 mod tag;
 #[doc(hidden)]
 pub mod testing;
+mod words;
 
 pub use attach::Swap;
 pub use bucket::Bucket;
@@ -47,7 +51,8 @@ pub use idle::{Held, Idle};
 pub use loaded::Mode;
 pub use lock::Lock;
 pub use offload::{disable_tx_checksum, tx_checksum};
-pub use pins::{Pinned, Pins, Program};
+pub use pins::{Pinned, Pins, Program, Stray, Swept};
 pub use reason::Reason;
+pub use standing::Standing;
 pub use step::Step;
 pub use tag::{Epoch, Generation, Slot, Tag};

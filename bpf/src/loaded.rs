@@ -4,37 +4,20 @@
 //! dropped there. Its maps are found by name. A program of an earlier version may lack them; then it serves nobody, as
 //! far as can be told, and its drops are unknown.
 
-use std::fmt;
-
 use aya::Pod;
 use aya::maps::{HashMap, Map, MapData};
 
 use crate::pins::Program;
 use crate::sys;
+use crate::words::words;
 
-/// What a guard does with frames for the metadata address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mode {
-    /// The interface has a slot: they go to user space, if somebody is there.
-    Serve,
-    /// It has none: they are dropped.
-    Drop,
-}
-
-impl Mode {
-    /// The word for it.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Serve => "serve",
-            Self::Drop => "drop",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+words! {
+    /// What a guard does with frames for the metadata address.
+    pub enum Mode {
+        /// The interface has a slot: they go to user space, if somebody is there.
+        Serve => "serve",
+        /// It has none: they are dropped.
+        Drop => "drop",
     }
 }
 
@@ -53,7 +36,7 @@ impl Loaded {
     /// The maps of the program with this number.
     pub(crate) fn find(program: u32) -> Self {
         let mut loaded = Self::default();
-        for id in sys::maps_of(program).unwrap_or_default() {
+        for id in sys::program(program).map(|about| about.maps).unwrap_or_default() {
             let Ok(map) = MapData::from_id(id) else { continue };
             match map.info().ok().as_ref().and_then(|info| info.name_as_str()) {
                 Some("interfaces") => loaded.interfaces = typed(map),

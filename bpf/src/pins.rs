@@ -2,15 +2,17 @@
 //!
 //! A directory comes in and is proof, as [`Pins`], that links can be pinned there. Its files are the truth about what
 //! is guarded: `<ifindex>-steer` and `<ifindex>-shield` for each interface, `return` and `funnel` for our own devices.
-//! Only links are pinned: programs and maps live as long as a link runs them. Files named otherwise are not ours.
+//! Only links are pinned: programs and maps live as long as a link runs them. Files named otherwise are not ours, nor is
+//! what has such a name and is no such link: that is named to whoever asks and left alone.
 //!
 //! Many processes work here at once: the daemon, and a command for each interface that is born. Making a pin never
 //! takes another's place; taking one away is done under [`Change`], after a second look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::statfs;
@@ -19,37 +21,30 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use crate::error::{LockError, PinError};
 use crate::loaded::{Loaded, Mode};
 use crate::lock::{Change, Lock};
+use crate::standing::{self, Found, Standing};
 use crate::step::Step;
-use crate::sys::{self, LinkKind, LinkTarget, Side};
+use crate::stray;
+use crate::sys::{LinkTarget, Side};
+use crate::words::words;
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 
-/// The four kernel programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Program {
-    /// From a guest: ours to user space, forgeries nowhere, the rest untouched.
-    Steer,
-    /// To a guest: nobody speaks in our name.
-    Shield,
-    /// From user space back to the guest.
-    Return,
-    /// Into the AF_XDP socket.
-    Funnel,
+words! {
+    /// The four kernel programs; the word is also that of pins.
+    pub enum Program {
+        /// From a guest: ours to user space, forgeries nowhere, the rest untouched.
+        Steer => "steer",
+        /// To a guest: nobody speaks in our name.
+        Shield => "shield",
+        /// From user space back to the guest.
+        Return => "return",
+        /// Into the AF_XDP socket.
+        Funnel => "funnel",
+    }
 }
 
 impl Program {
-    /// The word for it in pins, logs and errors.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Steer => "steer",
-            Self::Shield => "shield",
-            Self::Return => "return",
-            Self::Funnel => "funnel",
-        }
-    }
-
     /// The side of an interface that a classifier judges; XDP has none.
     pub(crate) const fn side(self) -> Option<Side> {
         match self {
@@ -57,12 +52,6 @@ impl Program {
             Self::Shield => Some(Side::Egress),
             Self::Funnel => None,
         }
-    }
-}
-
-impl fmt::Display for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
     }
 }
 
@@ -90,6 +79,27 @@ pub struct Pinned {
     /// Frames that the program has dropped on the interface since it was loaded. `None` where that is not counted: on
     /// our own devices, by a program of an earlier version, and beyond 4096 interfaces.
     pub drops: Option<u64>,
+}
+
+/// A guard whose link nobody here has pinned: somebody else holds it, as a mount namespace does that has kept a file
+/// system with our pins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stray {
+    /// The interface it runs on.
+    pub ifindex: u32,
+    /// That interface's name.
+    pub name: Option<String>,
+    /// What it runs.
+    pub program: Program,
+}
+
+/// What [`Pins::sweep`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// The pins it removed: program and interface, 0 for our devices when they are gone.
+    pub gone: Vec<(Program, u32)>,
+    /// Files with a pin's name that are none.
+    pub foreign: Vec<PathBuf>,
 }
 
 /// What a file name in the directory says.
@@ -141,31 +151,6 @@ impl PinName {
     }
 }
 
-/// What a pin is worth for an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// There is none.
-    Absent,
-    /// Its link runs there.
-    Live,
-    /// Its link does not.
-    Stale,
-    /// It is a link for another hook: not ours.
-    Foreign,
-}
-
-/// That the link says the index is not enough: an interface that moved to another network namespace may have it there,
-/// while here another interface has got it. So the interface is asked too.
-fn standing(link: &LinkTarget, program: Program, ifindex: u32) -> io::Result<Standing> {
-    Ok(match (program.side(), link.kind) {
-        (Some(_), LinkKind::Xdp) | (None, LinkKind::Tcx) => Standing::Foreign,
-        _ if link.ifindex == 0 || link.ifindex != ifindex => Standing::Stale,
-        (None, LinkKind::Xdp) => Standing::Live,
-        (Some(side), LinkKind::Tcx) if sys::links_at(ifindex, side)?.contains(&link.id) => Standing::Live,
-        (Some(_), LinkKind::Tcx) => Standing::Stale,
-    })
-}
-
 impl Pins {
     /// The pins in `dir`, which is on a BPF file system.
     ///
@@ -199,22 +184,22 @@ impl Pins {
         Lock::holder(&self.dir)
     }
 
-    /// Everything that is pinned, by interface.
+    /// Everything that is pinned, by interface. What has a pin's name and is none is left out ([`Pins::foreign`]).
     ///
     /// # Errors
     ///
     /// [`PinError::Pin`] if the directory or a pin in it cannot be read.
     pub fn list(&self) -> Result<Vec<Pinned>, PinError> {
-        let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(|why| self.unreadable(why.into()))?;
+        let names = self.interfaces()?;
         let mut programs = BTreeMap::new();
         let mut found = Vec::new();
         for name in self.names()? {
-            let Some((ifindex, link, standing)) = self.look(name)? else { continue };
+            let Looked::At(Look { ifindex, link, standing }) = self.look(name)? else { continue };
             let (program, defunct) = (name.program(), standing == Standing::Stale);
             let loaded = programs.entry(link.program).or_insert_with(|| Loaded::find(link.program));
             found.push(Pinned {
                 ifindex,
-                name: if defunct { None } else { netdevice::index_to_name(&any, ifindex).ok() },
+                name: if defunct { None } else { names.name(ifindex) },
                 program,
                 program_id: link.program,
                 defunct,
@@ -236,8 +221,40 @@ impl Pins {
         Ok(found)
     }
 
-    /// Removes what is left of interfaces that are gone: their links are defunct, or `alive` denies them. Returns what
-    /// was removed.
+    /// Files that have a pin's name and are none. Nothing here touches them; one that stands where a pin must be keeps
+    /// that interface open.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pins::list`].
+    pub fn foreign(&self) -> Result<Vec<PathBuf>, PinError> {
+        let mut found = Vec::new();
+        for name in self.names()? {
+            if matches!(self.look(name)?, Looked::Foreign) {
+                found.push(self.file(name));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// The guards on interfaces of this network namespace that are not pinned here. Looks at every link the kernel has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pins::list`], and [`PinError::Strays`].
+    pub fn strays(&self) -> Result<Vec<Stray>, PinError> {
+        let mut pinned = HashSet::new();
+        for name in self.names()? {
+            if let Looked::At(Look { link, .. }) = self.look(name)? {
+                pinned.insert(link.id);
+            }
+        }
+        let all = stray::all().map_err(PinError::Strays)?;
+        self.named(all.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
+    }
+
+    /// Removes what is left of interfaces that are gone: their links are defunct, or `alive` denies them.
     ///
     /// `alive` is asked with the directory in hand, and must look anew: an interface may have been born, and guarded by
     /// another process, since a list of them was made.
@@ -245,22 +262,29 @@ impl Pins {
     /// # Errors
     ///
     /// [`PinError::Pin`] and [`PinError::Busy`]; pins that came later in the list are still there.
-    pub fn sweep(&self, alive: impl Fn(u32) -> bool) -> Result<Vec<Pinned>, PinError> {
-        let mut gone = Vec::new();
-        for pinned in self.list()? {
-            if !pinned.defunct && alive(pinned.ifindex) {
-                continue;
+    pub fn sweep(&self, alive: impl Fn(u32) -> bool) -> Result<Swept, PinError> {
+        let mut swept = Swept::default();
+        let is_left = |look: &Look| look.standing == Standing::Stale || !alive(look.ifindex);
+        for name in self.names()? {
+            match self.look(name)? {
+                Looked::At(look) if is_left(&look) => {}
+                Looked::Foreign => {
+                    swept.foreign.push(self.file(name));
+                    continue;
+                }
+                Looked::At(_) | Looked::Nothing => continue,
             }
             let _change = Change::take(&self.dir)?;
-            let name = PinName::of(pinned.program, pinned.ifindex);
-            if let Some((ifindex, _, standing)) = self.look(name)?
-                && (standing == Standing::Stale || !alive(ifindex))
+            if let Looked::At(look) = self.look(name)?
+                && is_left(&look)
             {
                 self.clear(name)?;
-                gone.push(pinned);
+                swept.gone.push((name.program(), look.ifindex));
             }
         }
-        Ok(gone)
+        swept.gone.sort_unstable_by_key(|(program, ifindex)| (*ifindex, *program));
+        swept.foreign.sort();
+        Ok(swept)
     }
 
     /// Removes what is left of one interface. A guard that lives is left alone: by now it may be another interface's
@@ -276,14 +300,39 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes every pin of ours, and with them every guard.
+    /// Removes every pin of ours, and takes every guard off the interfaces of this network namespace, also those that
+    /// somebody else holds: returns these.
     ///
     /// # Errors
     ///
-    /// [`PinError::Pin`] and [`PinError::Busy`]; pins may be left.
-    pub fn remove_all(&self) -> Result<(), PinError> {
+    /// [`PinError::Pin`], [`PinError::Busy`] and [`PinError::Strays`]; pins and guards may be left.
+    pub fn remove_all(&self) -> Result<Vec<Stray>, PinError> {
         let _change = Change::take(&self.dir)?;
-        self.names()?.into_iter().try_for_each(|name| self.clear(name))
+        let mut pinned = HashSet::new();
+        for name in self.names()? {
+            if let Looked::At(Look { link, .. }) = self.look(name)? {
+                self.clear(name)?;
+                pinned.insert(link.id);
+            }
+        }
+        // Without its pin a link goes when the kernel finds the time; what is still there is taken off, but only what
+        // was pinned nowhere here is news.
+        let off = stray::detach_all().map_err(PinError::Strays)?;
+        self.named(off.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
+    }
+
+    /// Takes off whatever else of ours runs beside the pinned link of `program` on `ifindex`. Returns how many that was.
+    ///
+    /// # Errors
+    ///
+    /// [`PinError::Pin`] if the pin cannot be read, [`PinError::Strays`].
+    pub fn detach_strays(&self, program: Program, ifindex: u32) -> Result<usize, PinError> {
+        match self.look(PinName::of(program, ifindex))? {
+            Looked::At(Look { link, standing: Standing::Doubled, .. }) => {
+                stray::detach_but(program, ifindex, link.id).map_err(PinError::Strays)
+            }
+            _ => Ok(0),
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -295,13 +344,19 @@ impl Pins {
         self.file(PinName::of(program, ifindex))
     }
 
-    /// What is pinned for `program` on `ifindex` is worth.
-    pub(crate) fn standing(&self, program: Program, ifindex: u32) -> Result<Standing, PinError> {
+    /// What is pinned for `program` on `ifindex` is worth. Takes the kernel's lock of all links.
+    ///
+    /// # Errors
+    ///
+    /// [`PinError::Pin`] if that cannot be told.
+    pub fn standing(&self, program: Program, ifindex: u32) -> Result<Standing, PinError> {
         let path = self.path(program, ifindex);
-        match sys::pinned_link(&path).and_then(|link| standing(&link, program, ifindex)) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Standing::Absent),
-            found => found.map_err(|source| PinError::Pin { path, source }),
-        }
+        let look = || match standing::find(&path)? {
+            Found::Nothing => Ok(Standing::Absent),
+            Found::Other => Ok(Standing::Foreign),
+            Found::Link(link) => standing::judge(&link, program, ifindex),
+        };
+        look().map_err(|source| PinError::Pin { path: path.clone(), source })
     }
 
     /// Removes the pin of `program` on `ifindex` if it is stale, and says whether it was.
@@ -333,20 +388,41 @@ impl Pins {
         names.filter_map(Result::transpose).collect::<io::Result<_>>().map_err(|why| self.unreadable(why))
     }
 
-    /// Which interface a pin is for, its link, and what it is worth there. `None` if it has gone meanwhile.
-    fn look(&self, name: PinName) -> Result<Option<(u32, LinkTarget, Standing)>, PinError> {
+    fn look(&self, name: PinName) -> Result<Looked, PinError> {
+        let path = self.file(name);
         let look = || -> io::Result<_> {
-            let link = sys::pinned_link(&self.file(name))?;
+            let link = match standing::find(&path)? {
+                Found::Nothing => return Ok(Looked::Nothing),
+                Found::Other => return Ok(Looked::Foreign),
+                Found::Link(link) => link,
+            };
             let ifindex = match name {
                 PinName::Interface(ifindex, _) => ifindex,
                 PinName::Device(_) => link.ifindex,
             };
-            Ok((ifindex, link, standing(&link, name.program(), ifindex)?))
+            Ok(match standing::judge(&link, name.program(), ifindex)? {
+                Standing::Foreign => Looked::Foreign,
+                standing => Looked::At(Look { ifindex, link, standing }),
+            })
         };
-        match look() {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
-            found => found.map(Some).map_err(|source| PinError::Pin { path: self.file(name), source }),
-        }
+        look().map_err(|source| PinError::Pin { path: path.clone(), source })
+    }
+
+    fn interfaces(&self) -> Result<Interfaces, PinError> {
+        let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(|why| self.unreadable(why.into()))?;
+        Ok(Interfaces(any))
+    }
+
+    fn named(&self, links: impl Iterator<Item = (Program, LinkTarget)>) -> Result<Vec<Stray>, PinError> {
+        let names = self.interfaces()?;
+        let stray = |(program, link): (Program, LinkTarget)| Stray {
+            ifindex: link.ifindex,
+            name: names.name(link.ifindex),
+            program,
+        };
+        let mut strays: Vec<_> = links.map(stray).collect();
+        strays.sort();
+        Ok(strays)
     }
 
     /// Removes one pin, with [`Change`] held; that it is gone already is as good.
@@ -358,6 +434,31 @@ impl Pins {
             Err(source) => return Err(PinError::Pin { path, source }),
         }
         Ok(())
+    }
+}
+
+/// What is found under a pin's name.
+enum Looked {
+    /// It has gone meanwhile.
+    Nothing,
+    /// Nothing of ours.
+    Foreign,
+    At(Look),
+}
+
+/// Which interface a pin is for, its link, and what it is worth there.
+struct Look {
+    ifindex: u32,
+    link: LinkTarget,
+    standing: Standing,
+}
+
+/// Who knows what interfaces are called.
+struct Interfaces(OwnedFd);
+
+impl Interfaces {
+    fn name(&self, ifindex: u32) -> Option<String> {
+        netdevice::index_to_name(&self.0, ifindex).ok()
     }
 }
 

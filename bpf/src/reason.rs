@@ -2,92 +2,70 @@
 //!
 //! The list is the one of `c/reasons.h`, line by line.
 
-use std::fmt;
+use crate::words::words;
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $variant:ident => $word:literal,)*) => {
-        /// One counter of the datapath. The first part of the word is the program; a word that does not end in
-        /// `_redirected` is a drop.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Reason { $($(#[$doc])* $variant,)* }
-
-        impl Reason {
-            /// Every reason there is, in the kernel's order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The word: a metric's label.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// An ARP request or a TCP segment for the metadata address, on its way to user space.
-    SteerRedirected => "steer_redirected",
-    /// The interface is guarded, but has no slot: nobody serves it.
-    SteerUnassigned => "steer_unassigned",
-    /// A guest sent in the metadata address's name.
-    SteerClaim => "steer_claim",
-    /// IPv4 options, or a header that is none.
-    SteerOptions => "steer_options",
-    /// A fragment, the first or a later one.
-    SteerFragment => "steer_fragment",
-    /// Neither TCP nor ARP.
-    SteerProtocol => "steer_protocol",
-    /// TCP to a port other than 80.
-    SteerPort => "steer_port",
-    /// ARP to the metadata address that is no request, or RARP.
-    SteerArp => "steer_arp",
-    /// More than one VLAN tag, or a service tag.
-    SteerTags => "steer_tags",
-    /// IPv6 to a metadata address, or neighbour discovery about one.
-    SteerIpv6 => "steer_ipv6",
-    /// IPv4, IPv6 or ARP whose addresses could not be read, or in an 802.3 SNAP envelope.
-    SteerUnreadable => "steer_unreadable",
-    /// More SYNs and ARP requests than 2,000 a second, after a burst of 256.
-    SteerBucket => "steer_bucket",
-    /// More than 256 segments of the guest are on their way already, or the frame alone is more than that.
-    SteerCredit => "steer_credit",
-    /// The kernel had no memory to change the frame.
-    SteerFailed => "steer_failed",
-    /// Somebody else's IPv4 packet from the metadata address to a guest.
-    ShieldClaimIpv4 => "shield_claim_ipv4",
-    /// Somebody else's ARP from the metadata address to a guest, or RARP that speaks of it.
-    ShieldClaimArp => "shield_claim_arp",
-    /// Somebody else's IPv6 packet from a metadata address to a guest.
-    ShieldClaimIpv6 => "shield_claim_ipv6",
-    /// Somebody else's neighbour advertisement of a metadata address to a guest, or redirect that speaks of one.
-    ShieldClaimNeighbour => "shield_claim_neighbour",
-    /// IPv4, IPv6 or ARP to a guest whose addresses could not be read, or in an 802.3 SNAP envelope.
-    ShieldUnreadable => "shield_unreadable",
-    /// An answer on its way to its guest.
-    ReturnRedirected => "return_redirected",
-    /// A frame from our device that carries no tag.
-    ReturnTag => "return_tag",
-    /// An answer of another load of the programs.
-    ReturnEpoch => "return_epoch",
-    /// An answer to an interface that is gone.
-    ReturnSlot => "return_slot",
-    /// The kernel had no memory to change the frame.
-    ReturnFailed => "return_failed",
-    /// A frame handed to the socket.
-    FunnelRedirected => "funnel_redirected",
-    /// A frame that `steer` did not send.
-    FunnelTag => "funnel_tag",
-    /// A frame that another load of the programs has tagged.
-    FunnelEpoch => "funnel_epoch",
-    /// The socket's ring is full but for its reserve.
-    FunnelShed => "funnel_shed",
-    /// There is no socket.
-    FunnelEmpty => "funnel_empty",
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+words! {
+    /// One counter of the datapath, in the kernel's order. The first part of the word is the program; a word that does not
+    /// end in `_redirected` is a drop.
+    pub enum Reason {
+        /// An ARP request or a TCP segment for the metadata address, on its way to user space.
+        SteerRedirected => "steer_redirected",
+        /// The interface is guarded, but has no slot: nobody serves it.
+        SteerUnassigned => "steer_unassigned",
+        /// A guest sent in the metadata address's name.
+        SteerClaim => "steer_claim",
+        /// IPv4 options, or a header that is none.
+        SteerOptions => "steer_options",
+        /// A fragment, the first or a later one.
+        SteerFragment => "steer_fragment",
+        /// Neither TCP nor ARP.
+        SteerProtocol => "steer_protocol",
+        /// TCP to a port other than 80.
+        SteerPort => "steer_port",
+        /// ARP to the metadata address that is no request, or RARP.
+        SteerArp => "steer_arp",
+        /// More than one VLAN tag, or a service tag.
+        SteerTags => "steer_tags",
+        /// IPv6 to a metadata address, or neighbour discovery about one.
+        SteerIpv6 => "steer_ipv6",
+        /// IPv4, IPv6 or ARP whose addresses could not be read, or in an 802.3 SNAP envelope.
+        SteerUnreadable => "steer_unreadable",
+        /// More SYNs and ARP requests than 2,000 a second, after a burst of 256.
+        SteerBucket => "steer_bucket",
+        /// More than 256 segments of the guest are on their way already, or the frame alone is more than that.
+        SteerCredit => "steer_credit",
+        /// The kernel had no memory to change the frame.
+        SteerFailed => "steer_failed",
+        /// Somebody else's IPv4 packet from the metadata address to a guest.
+        ShieldClaimIpv4 => "shield_claim_ipv4",
+        /// Somebody else's ARP from the metadata address to a guest, or RARP that speaks of it.
+        ShieldClaimArp => "shield_claim_arp",
+        /// Somebody else's IPv6 packet from a metadata address to a guest.
+        ShieldClaimIpv6 => "shield_claim_ipv6",
+        /// Somebody else's neighbour advertisement of a metadata address to a guest, or redirect that speaks of one.
+        ShieldClaimNeighbour => "shield_claim_neighbour",
+        /// IPv4, IPv6 or ARP to a guest whose addresses could not be read, or in an 802.3 SNAP envelope.
+        ShieldUnreadable => "shield_unreadable",
+        /// An answer on its way to its guest.
+        ReturnRedirected => "return_redirected",
+        /// A frame from our device that carries no tag.
+        ReturnTag => "return_tag",
+        /// An answer of another load of the programs.
+        ReturnEpoch => "return_epoch",
+        /// An answer to an interface that is gone.
+        ReturnSlot => "return_slot",
+        /// The kernel had no memory to change the frame.
+        ReturnFailed => "return_failed",
+        /// A frame handed to the socket.
+        FunnelRedirected => "funnel_redirected",
+        /// A frame that `steer` did not send.
+        FunnelTag => "funnel_tag",
+        /// A frame that another load of the programs has tagged.
+        FunnelEpoch => "funnel_epoch",
+        /// The socket's ring is full but for its reserve.
+        FunnelShed => "funnel_shed",
+        /// There is no socket.
+        FunnelEmpty => "funnel_empty",
     }
 }
 

@@ -31,20 +31,27 @@ pub(crate) struct LinkTarget {
 /// The hooks that we make links for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkKind {
-    Tcx,
+    Tcx(Side),
     Xdp,
 }
 
+const BPF_OBJ_PIN: libc::c_int = 6;
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_PROG_QUERY: libc::c_int = 16;
+const BPF_LINK_UPDATE: libc::c_int = 29;
+const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
+const BPF_LINK_GET_NEXT_ID: libc::c_int = 31;
+const BPF_LINK_DETACH: libc::c_int = 34;
 const BPF_LINK_TYPE_XDP: u32 = 6;
 const BPF_LINK_TYPE_TCX: u32 = 11;
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
+const BPF_PROG_TYPE_XDP: u32 = 6;
 
-/// `union bpf_attr` for `BPF_OBJ_GET`.
+/// `union bpf_attr` for `BPF_OBJ_GET` and `BPF_OBJ_PIN`.
 #[repr(C)]
-struct ObjectGet {
+struct ObjectAt {
     pathname: u64,
     bpf_fd: u32,
     file_flags: u32,
@@ -58,9 +65,18 @@ struct InfoByFd {
     info: u64,
 }
 
-/// `union bpf_attr` for `BPF_PROG_GET_FD_BY_ID`.
+/// `union bpf_attr` for `BPF_LINK_UPDATE`; `BPF_LINK_DETACH` takes the first member.
 #[repr(C)]
-struct FdById {
+struct OfLink {
+    link_fd: u32,
+    program_fd: u32,
+    flags: u32,
+    old_program_fd: u32,
+}
+
+/// `union bpf_attr` for `BPF_PROG_GET_FD_BY_ID`, `BPF_LINK_GET_FD_BY_ID` and `BPF_LINK_GET_NEXT_ID`.
+#[repr(C)]
+struct ById {
     id: u32,
     next_id: u32,
     open_flags: u32,
@@ -83,7 +99,7 @@ struct Query {
     revision: u64,
 }
 
-/// The beginning of `struct bpf_prog_info`, as far as the maps.
+/// The beginning of `struct bpf_prog_info`, as far as the name.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramInfo {
@@ -98,9 +114,10 @@ struct ProgramInfo {
     created_by: u32,
     map_count: u32,
     map_ids: u64,
+    name: [u8; 16],
 }
 
-/// `struct bpf_link_info`, with the member of the union that tcx and XDP share: both begin with the interface.
+/// `struct bpf_link_info`, with the member of the union that is tcx's; XDP's begins with the interface, too.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {
@@ -109,7 +126,8 @@ struct LinkInfo {
     program: u32,
     gap: u32,
     ifindex: u32,
-    rest: [u32; 11],
+    attach_type: u32,
+    rest: [u32; 10],
 }
 
 /// # Safety
@@ -126,18 +144,77 @@ unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c
 /// Fails with `NotFound` if nothing is pinned there and `InvalidData` if it is no link of a kind we make.
 pub(crate) fn pinned_link(path: &Path) -> io::Result<LinkTarget> {
     let pathname = CString::new(path.as_os_str().as_bytes())?;
-    let mut get = ObjectGet { pathname: address(pathname.as_ptr()), bpf_fd: 0, file_flags: 0 };
+    let mut get = ObjectAt { pathname: address(pathname.as_ptr()), bpf_fd: 0, file_flags: 0 };
     // SAFETY: the structure is the one of BPF_OBJ_GET; `pathname` is a C string that lives as long as this function.
-    let fd = unsafe { make(BPF_OBJ_GET, &mut get) }?;
-    let mut info = LinkInfo::default();
-    // SAFETY: the structure is the one of a link and holds no pointer of ours.
-    unsafe { inform(&fd, &mut info) }?;
-    let kind = match info.kind {
-        BPF_LINK_TYPE_XDP => LinkKind::Xdp,
-        BPF_LINK_TYPE_TCX => LinkKind::Tcx,
-        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "neither a tcx nor an XDP link")),
-    };
-    Ok(LinkTarget { id: info.id, kind, ifindex: info.ifindex, program: info.program })
+    let object = unsafe { make(BPF_OBJ_GET, &mut get) }?;
+    if is_link(&object)? { Link(object).target() } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Whether a BPF object is a link. What the kernel says of one does not tell: each kind has a structure of its own, and
+/// they begin alike. So it is asked to update the link with a descriptor that nobody has, which changes nothing.
+fn is_link(object: &OwnedFd) -> io::Result<bool> {
+    let mut update =
+        OfLink { link_fd: object.as_raw_fd().cast_unsigned(), program_fd: u32::MAX, flags: 0, old_program_fd: 0 };
+    // SAFETY: the structure is the one of BPF_LINK_UPDATE and holds no pointer.
+    match unsafe { bpf(BPF_LINK_UPDATE, &mut update) } {
+        Err(why) if why.raw_os_error() == Some(libc::EBADF) => Ok(true),
+        Err(why) if why.raw_os_error() != Some(libc::EINVAL) => Err(why),
+        _ => Ok(false),
+    }
+}
+
+/// A link, whoever has made it.
+#[derive(Debug)]
+pub(crate) struct Link(OwnedFd);
+
+impl Link {
+    /// The link of that number. Fails with `NotFound` if it is gone, or going.
+    pub(crate) fn open(id: u32) -> io::Result<Self> {
+        let mut get = ById { id, next_id: 0, open_flags: 0 };
+        // SAFETY: the structure is the one of BPF_LINK_GET_FD_BY_ID and holds no pointer.
+        unsafe { make(BPF_LINK_GET_FD_BY_ID, &mut get) }.map(Self)
+    }
+
+    /// Where it is attached. Fails with `InvalidData` if it is of no kind we make.
+    pub(crate) fn target(&self) -> io::Result<LinkTarget> {
+        let mut info = LinkInfo::default();
+        // SAFETY: the structure is the one of a link and holds no pointer of ours.
+        unsafe { inform(&self.0, &mut info) }?;
+        let kind = match (info.kind, info.attach_type) {
+            (BPF_LINK_TYPE_XDP, _) => LinkKind::Xdp,
+            (BPF_LINK_TYPE_TCX, side) if side == Side::Ingress as u32 => LinkKind::Tcx(Side::Ingress),
+            (BPF_LINK_TYPE_TCX, side) if side == Side::Egress as u32 => LinkKind::Tcx(Side::Egress),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        Ok(LinkTarget { id: info.id, kind, ifindex: info.ifindex, program: info.program })
+    }
+
+    /// Pins it. Fails with `AlreadyExists` if there is something.
+    pub(crate) fn pin(&self, path: &Path) -> io::Result<()> {
+        let pathname = CString::new(path.as_os_str().as_bytes())?;
+        let bpf_fd = self.0.as_raw_fd().cast_unsigned();
+        let mut pin = ObjectAt { pathname: address(pathname.as_ptr()), bpf_fd, file_flags: 0 };
+        // SAFETY: the structure is the one of BPF_OBJ_PIN; `pathname` is a C string that lives as long as this function.
+        unsafe { bpf(BPF_OBJ_PIN, &mut pin) }.map(drop)
+    }
+
+    /// Takes it off its interface, whoever holds it. That it is off already is as good.
+    pub(crate) fn detach(&self) -> io::Result<()> {
+        let mut which = self.0.as_raw_fd().cast_unsigned();
+        // SAFETY: the structure of BPF_LINK_DETACH is the descriptor alone.
+        unsafe { bpf(BPF_LINK_DETACH, &mut which) }.map(drop)
+    }
+}
+
+/// The number of the next link after this one, of all that the kernel has; of the first after 0.
+pub(crate) fn next_link(after: u32) -> io::Result<Option<u32>> {
+    let mut next = ById { id: after, next_id: 0, open_flags: 0 };
+    // SAFETY: the structure is the one of BPF_LINK_GET_NEXT_ID and holds no pointer.
+    match unsafe { bpf(BPF_LINK_GET_NEXT_ID, &mut next) } {
+        Ok(_) => Ok(Some(next.next_id)),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(why),
+    }
 }
 
 /// A side of an interface that classifiers are attached to: `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS`.
@@ -150,8 +227,17 @@ pub(crate) enum Side {
 /// The kernel runs no more programs than that on one side (`BPF_MPROG_MAX`).
 const CHAIN: usize = 64;
 
-/// The links on one side of an interface of this network namespace. None if there is no such interface.
-pub(crate) fn links_at(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
+/// A program on one side of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// The link that holds it there; 0 if it is held otherwise.
+    pub(crate) link: u32,
+    pub(crate) program: u32,
+}
+
+/// The programs on one side of an interface of this network namespace, in the order in which they are asked. None if
+/// there is no such interface.
+pub(crate) fn attached_at(ifindex: u32, side: Side) -> io::Result<Vec<Attached>> {
     let (mut programs, mut links) = ([0_u32; CHAIN], [0_u32; CHAIN]);
     let mut query = Query {
         ifindex,
@@ -163,15 +249,36 @@ pub(crate) fn links_at(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
     };
     // SAFETY: the structure is the one of BPF_PROG_QUERY; both arrays are writable and as long as `count` says.
     match unsafe { bpf(BPF_PROG_QUERY, &mut query) } {
-        Ok(_) => Ok(links[..CHAIN.min(query.count as usize)].to_vec()),
+        Ok(_) => {
+            let both = programs.into_iter().zip(links).take(query.count as usize);
+            Ok(both.map(|(program, link)| Attached { link, program }).collect())
+        }
         Err(why) if matches!(why.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(Vec::new()),
         Err(why) => Err(why),
     }
 }
 
-/// The maps that a loaded program uses, by number. Fails with `NotFound` if it is gone.
-pub(crate) fn maps_of(program: u32) -> io::Result<Vec<u32>> {
-    let mut get = FdById { id: program, next_id: 0, open_flags: 0 };
+/// What the kernel says of a loaded program.
+#[derive(Debug)]
+pub(crate) struct ProgramAbout {
+    /// Where it can run; `None` if that is nowhere we attach anything.
+    pub(crate) hook: Option<Hook>,
+    /// The name of its function.
+    pub(crate) name: String,
+    /// The maps that it uses, by number.
+    pub(crate) maps: Vec<u32>,
+}
+
+/// What a program is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Classifier,
+    Xdp,
+}
+
+/// The program of that number. Fails with `NotFound` if it is gone.
+pub(crate) fn program(id: u32) -> io::Result<ProgramAbout> {
+    let mut get = ById { id, next_id: 0, open_flags: 0 };
     // SAFETY: the structure is the one of BPF_PROG_GET_FD_BY_ID and holds no pointer.
     let fd = unsafe { make(BPF_PROG_GET_FD_BY_ID, &mut get) }?;
     let mut ids = [0_u32; CHAIN];
@@ -179,7 +286,14 @@ pub(crate) fn maps_of(program: u32) -> io::Result<Vec<u32>> {
     let mut info = ProgramInfo { map_count, map_ids: address(ids.as_mut_ptr()), ..ProgramInfo::default() };
     // SAFETY: the structure is the one of a program; `map_ids` is writable and has room for `map_count`.
     unsafe { inform(&fd, &mut info) }?;
-    Ok(ids[..CHAIN.min(info.map_count as usize)].to_vec())
+    let hook = match info.kind {
+        BPF_PROG_TYPE_SCHED_CLS => Some(Hook::Classifier),
+        BPF_PROG_TYPE_XDP => Some(Hook::Xdp),
+        _ => None,
+    };
+    let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    let maps = ids[..CHAIN.min(info.map_count as usize)].to_vec();
+    Ok(ProgramAbout { hook, name: String::from_utf8_lossy(name).into_owned(), maps })
 }
 
 /// Runs a command that makes a descriptor.

@@ -11,7 +11,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA, YARDSTICK};
 use pve_imds_bpf::{
-    Bucket, Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, Pinned, Pins, Program, Slot, Swap, Tag,
+    Bucket, Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, Pinned, Pins, Program, Slot, Swap, Swept, Tag,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -244,7 +244,7 @@ fn between_the_first_look_and_the_removal_another_guard_may_come() {
             assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Attached);
             let fresh = pins.list().unwrap();
             flock(&lock, FlockOperation::Unlock).unwrap();
-            assert_eq!(swept.join().unwrap(), []);
+            assert_eq!(swept.join().unwrap(), Swept::default());
             assert_eq!(held.join().unwrap(), Held::Already);
             assert_eq!(pins.list().unwrap(), fresh);
         });

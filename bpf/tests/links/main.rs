@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, missing_docs, missing_debug_implementations, unreachable_pub)]
 
 mod credit;
+mod foreign;
 mod idle;
 mod steps;
+mod strays;
 mod support;
 mod tap;
 
@@ -13,7 +15,7 @@ use std::path::Path;
 
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA};
 use pve_imds_bpf::{
-    AttachError, Bucket, Datapath, Epoch, Generation, METADATA_MAC, Pins, Program, Reason, Slot, Swap, Tag,
+    AttachError, Bucket, Datapath, Epoch, Generation, METADATA_MAC, Pins, Program, Reason, Slot, Swap, Swept, Tag,
     disable_tx_checksum,
 };
 use support::{Wire, index, ip, node, pair, said};
@@ -185,29 +187,11 @@ fn the_guard_outlives_its_maker_and_the_next_one_is_swapped_in() {
         // A guard that lives is no leftover; who wants it gone says so.
         pins.forget(host).unwrap();
         assert_eq!(pins.list().unwrap(), after);
-        assert_eq!(pins.sweep(|ifindex| ifindex != host).unwrap(), after[..2]);
+        let gone = vec![(Program::Steer, host), (Program::Shield, host)];
+        assert_eq!(pins.sweep(|ifindex| ifindex != host).unwrap(), Swept { gone, foreign: vec![] });
         assert_eq!(pins.list().unwrap().len(), 1);
-        pins.remove_all().unwrap();
+        assert_eq!(pins.remove_all().unwrap(), []);
         assert_eq!(pins.list().unwrap(), []);
-    });
-}
-
-#[test]
-fn our_program_is_asked_before_all_others() {
-    node(|dir| {
-        devices();
-        let (pins, _stranger) = attached(dir);
-        let host = index("h0");
-        // The links that are there are somebody else's from now on; ours come later and must be first nevertheless.
-        for program in ["steer", "shield"] {
-            std::fs::rename(dir.join(format!("{host}-{program}")), dir.join(format!("other_{program}"))).unwrap();
-        }
-        let mut ours = load(Epoch::default().next());
-        assert_eq!(ours.guard(&pins, "h0", host).unwrap(), Swap::Attached);
-        let (guest, user_space) = (Wire::open("g0"), Wire::open("imds-b"));
-        guest.send(&Frame::arp(1, GUEST, METADATA));
-        let expected = Frame::arp(1, GUEST, METADATA).with(0, &tag(Epoch::default().next()).encode());
-        assert_eq!(user_space.receive(), expected);
     });
 }
 
@@ -228,10 +212,11 @@ fn what_is_left_of_a_dead_interface_is_swept_or_renewed() {
         assert_eq!(datapath.guard(&pins, "h0", host).unwrap(), Swap::Renewed);
         assert!(pins.list().unwrap().iter().all(|pinned| !pinned.defunct));
 
-        assert_eq!(pins.sweep(|_| true).unwrap(), []);
+        assert_eq!(pins.sweep(|_| true).unwrap(), Swept::default());
         ip("link del h0\n");
-        assert_eq!(pins.sweep(|_| true).unwrap().len(), 2);
-        assert_eq!(pins.sweep(|ifindex| ifindex != index("imds-a")).unwrap().len(), 1);
+        assert_eq!(pins.sweep(|_| true).unwrap().gone, [(Program::Steer, host), (Program::Shield, host)]);
+        let device = index("imds-a");
+        assert_eq!(pins.sweep(|ifindex| ifindex != device).unwrap().gone, [(Program::Return, device)]);
         assert_eq!(pins.list().unwrap(), []);
     });
 }
@@ -247,20 +232,6 @@ fn a_name_that_means_another_interface_is_refused_and_nothing_stays() {
         assert_eq!(pins.list().unwrap(), []);
         assert!(matches!(datapath.guard(&pins, "nobody", 77), Err(AttachError::Refused { .. })));
         assert!(matches!(datapath.attach_return(&pins, "nobody"), Err(AttachError::NoInterface { .. })));
-    });
-}
-
-#[test]
-fn a_pin_of_another_kind_is_not_overwritten() {
-    node(|dir| {
-        devices();
-        let pins = Pins::open(dir).unwrap();
-        let mut datapath = load(Epoch::default());
-        datapath.attach_funnel(&pins, "imds-b").unwrap();
-        let ifindex = index("imds-b");
-        std::fs::rename(dir.join("funnel"), dir.join(format!("{ifindex}-steer"))).unwrap();
-        let why = datapath.guard(&pins, "imds-b", ifindex).unwrap_err();
-        assert!(matches!(why, AttachError::Foreign { .. }), "{why}");
     });
 }
 

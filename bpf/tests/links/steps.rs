@@ -82,6 +82,12 @@ fn every_step_is_said_once_it_is_taken() {
         datapath.release(host, slot()).unwrap();
         pins.forget(host).unwrap();
         assert_said(&[Step::Released, Step::Cleared, Step::Cleared]);
+        std::fs::rename(dir.join("return"), dir.join("kept")).unwrap();
+        datapath.attach_return(&pins, "imds-a").unwrap();
+        assert_said(&[Step::Pinned, Step::Swapped]);
+        std::fs::remove_file(dir.join("return")).unwrap();
+        pins.remove_all().unwrap();
+        assert_said(&[Step::Cleared, Step::Detached]);
         let mut said: Vec<_> = Step::ALL.iter().map(|step| step.word()).collect();
         said.sort_unstable();
         said.dedup();
