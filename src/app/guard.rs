@@ -50,6 +50,8 @@ pub enum Report {
     Guarded(Interface, Swap),
     /// It is not; it will be tried again.
     Failed(Interface, String),
+    /// It is still not, and why has been said.
+    FailedAgain(Interface),
     /// Nobody is sent to this seat any more.
     Released(Seat),
 }
@@ -207,10 +209,10 @@ impl Worker {
                 passed(Step::GuestGuarded);
                 Report::Guarded(interface, swap)
             }
-            Err(error) => {
-                self.roster.failed(interface.index, Instant::now());
+            Err(error) if self.roster.failed(interface.index, &error, Instant::now()) => {
                 Report::Failed(interface, error)
             }
+            Err(_) => Report::FailedAgain(interface),
         };
         let _ = self.outbox.send(report);
     }
@@ -260,7 +262,7 @@ pub fn describe() {
     for reason in Reason::ALL {
         counter!(FRAMES, "reason" => reason.word()).absolute(0);
     }
-    for what in Change::ALL.iter().map(|change| change.word()).chain(["program", "guard"]) {
+    for what in Change::ALL.iter().map(|change| change.word()).chain(["program", "guard", "double"]) {
         counter!(MENDS, "what" => what).absolute(0);
     }
 }

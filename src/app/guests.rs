@@ -113,7 +113,10 @@ impl<R: Answers> Guests<R> {
                 counter!(ATTACHMENTS, "result" => "failed").increment(1);
                 tracing::error!(tap = %interface.name, error, "cannot guard the interface; trying again");
             }
-            Report::Failed(..) => {}
+            Report::FailedAgain(interface) if self.seated.contains_key(&interface.index) => {
+                counter!(ATTACHMENTS, "result" => "failed").increment(1);
+            }
+            Report::Failed(..) | Report::FailedAgain(_) => {}
             Report::Released(seat) => self.slots.free(seat),
         }
     }

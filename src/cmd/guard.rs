@@ -3,6 +3,7 @@
 //! `attach` reads no configuration: it is there for the time in which one is broken. `remove` asks one only where the
 //! pins are, and does without.
 
+use std::collections::BTreeSet;
 use std::io::{Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
@@ -79,20 +80,33 @@ pub(super) fn remove(pins: &Pins) -> anyhow::Result<()> {
         }
         other => other?,
     };
+    name_foreign(pins)?;
     let pinned = pins.list()?;
-    pins.remove_all().context("some programs are still attached")?;
+    let strays = pins.remove_all().context("some programs are still attached")?;
     let mut out = stdout().lock();
     let steered = pinned.iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
-    for pin in steered {
-        writeln!(out, "{} (index {}): open", pin.name.as_deref().unwrap_or("-"), pin.ifindex)?;
+    let steered = steered.map(|pin| (pin.ifindex, pin.name.as_deref()));
+    let held = strays.iter().filter(|stray| stray.program == Program::Steer);
+    let held = held.map(|stray| (stray.ifindex, stray.name.as_deref()));
+    for (index, name) in steered.chain(held).collect::<BTreeSet<_>>() {
+        writeln!(out, "{} (index {index}): open", name.unwrap_or("-"))?;
     }
-    match pinned.len() {
+    match pinned.len() + strays.len() {
         0 => writeln!(out, "nothing was guarded")?,
         count => writeln!(out, "removed {count} links; nothing guards the metadata address now")?,
     }
     let device = pinned.iter().find(|pin| pin.program == Program::Return).and_then(|pin| pin.name.as_deref());
     if let Some(device) = device {
         writeln!(out, "our devices stay; to remove them: ip link del {device}")?;
+    }
+    Ok(())
+}
+
+/// Says what has the name of a pin and is none: it may be why an interface is open.
+pub(super) fn name_foreign(pins: &Pins) -> anyhow::Result<()> {
+    for path in pins.foreign()? {
+        let shown = path.display();
+        writeln!(stderr(), "{shown} has the name of a pin and is none of ours: remove it with `rm {shown}`")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `guard status`: what is pinned, on whom, and what it dropped.
+//! `guard status`: what is pinned, on whom, and what it dropped; and what of ours runs without a pin here.
 //!
 //! Pins are found by path, interfaces by name, and the two need not belong together: the pins of a daemon in another
 //! network namespace can be seen from here, its interfaces cannot. Their indexes are then not looked up.
@@ -8,14 +8,18 @@ use std::fs;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 
-use pve_imds_transport::bpf::{Mode, Pinned, Pins, Program};
+use pve_imds_transport::bpf::{Mode, Pinned, Pins, Program, Stray};
 use serde_json::json;
 
 pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
     let daemon = pins.holder()?;
+    super::guard::name_foreign(pins)?;
     let pinned = pins.list()?;
     let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| pinned.iter().any(is_foreign));
-    let interfaces = by_interface(&pinned, elsewhere);
+    let mut interfaces = by_interface(&pinned, elsewhere);
+    if !elsewhere {
+        add_strays(&mut interfaces, pins.strays()?);
+    }
     // Without our devices' links nothing tells the dead from those who live elsewhere.
     let all_defunct = !interfaces.is_empty() && interfaces.values().all(|found| found.defunct);
     let mut out = stdout().lock();
@@ -78,6 +82,9 @@ struct Found {
     mode: Option<Mode>,
     drops: Option<u64>,
     defunct: bool,
+    pinned: bool,
+    /// Some of these programs run without a pin of ours.
+    stray: bool,
 }
 
 impl Found {
@@ -87,21 +94,36 @@ impl Found {
 
     fn state(&self) -> &'static str {
         let has = |program| self.programs.contains(&program);
-        match (self.defunct, has(Program::Steer), has(Program::Shield)) {
-            (true, _, _) => "defunct",
-            (false, true, true) => "guarded",
-            (false, false, false) => "ours",
-            (false, _, _) => "half guarded",
+        match (self.stray, self.defunct, has(Program::Steer), has(Program::Shield)) {
+            (true, ..) if self.pinned => "doubled",
+            (true, ..) => "unpinned",
+            (false, true, _, _) => "defunct",
+            (false, false, true, true) => "guarded",
+            (false, false, false, false) => "ours",
+            (false, false, _, _) => "half guarded",
         }
     }
 }
 
-fn by_interface(pins: &[Pinned], elsewhere: bool) -> BTreeMap<(u32, Option<String>), Found> {
-    let mut interfaces = BTreeMap::<_, Found>::new();
+/// What runs here and is pinned elsewhere, or nowhere.
+fn add_strays(interfaces: &mut Interfaces, strays: Vec<Stray>) {
+    for stray in strays {
+        let found = interfaces.entry((stray.ifindex, stray.name)).or_default();
+        found.programs.push(stray.program);
+        found.stray = true;
+    }
+}
+
+/// By index and name.
+type Interfaces = BTreeMap<(u32, Option<String>), Found>;
+
+fn by_interface(pins: &[Pinned], elsewhere: bool) -> Interfaces {
+    let mut interfaces = Interfaces::new();
     for pin in pins {
         let name = pin.name.clone().filter(|_| !elsewhere);
         let found = interfaces.entry((pin.ifindex, name)).or_default();
         found.programs.push(pin.program);
+        found.pinned = true;
         // From here an interface of another namespace looks gone; whether it is, only there is known.
         found.defunct |= pin.defunct && !elsewhere;
         if pin.program == Program::Steer {

@@ -9,6 +9,9 @@ use std::time::Duration;
 use pve_imds_transport::{Backoff, Interface, Seat};
 use tokio::time::Instant;
 
+/// Whoever is refused its guard for longer is open for another reason than its birth.
+const STUCK: Duration = Duration::from_secs(1);
+
 /// How long the pins of an interface that is gone stay, in case it was only renamed.
 const MOURNING: Duration = Duration::from_millis(200);
 
@@ -43,6 +46,15 @@ struct Tenant {
     standing: Standing,
     /// How long to wait should the next attempt fail.
     backoff: Backoff,
+    /// Why it has no guard.
+    trouble: Option<Trouble>,
+}
+
+/// Attempts that failed, without one in between that did not.
+#[derive(Debug)]
+struct Trouble {
+    since: Instant,
+    why: String,
 }
 
 /// Everyone, by index.
@@ -62,24 +74,38 @@ impl Roster {
     pub(super) fn seat(&mut self, interface: Interface, seat: Seat) {
         self.front += 1;
         let standing = Standing::Waiting(self.front);
-        self.put(Tenant { interface, seat, standing, backoff: Backoff::default() });
+        self.put(Tenant { interface, seat, standing, backoff: Backoff::default(), trouble: None });
     }
 
     /// An interface that has its guard already.
     pub(super) fn adopt(&mut self, interface: Interface, seat: Seat) {
-        self.put(Tenant { interface, seat, standing: Standing::Guarded, backoff: Backoff::default() });
+        self.put(Tenant { interface, seat, standing: Standing::Guarded, backoff: Backoff::default(), trouble: None });
     }
 
     /// The attempt succeeded.
     pub(super) fn guarded(&mut self, index: u32) {
+        if let Some(tenant) = self.tenants.get_mut(&index) {
+            tenant.trouble = None;
+        }
         self.stand(index, Standing::Guarded);
     }
 
-    /// The attempt failed.
-    pub(super) fn failed(&mut self, index: u32, now: Instant) {
-        let Some(tenant) = self.tenants.get_mut(&index) else { return };
+    /// The attempt failed. Says whether that is news: not if the last one failed for the same reason.
+    pub(super) fn failed(&mut self, index: u32, why: &str, now: Instant) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&index) else { return false };
         let due = now + tenant.backoff.wait();
+        let before = tenant.trouble.take();
+        let news = before.as_ref().is_none_or(|trouble| trouble.why != why);
+        let since = before.map_or(now, |trouble| trouble.since);
+        tenant.trouble = Some(Trouble { since, why: why.to_owned() });
         self.stand(index, Standing::Failed(due));
+        news
+    }
+
+    /// How many have been refused their guard for longer than any birth takes.
+    pub(super) fn open(&self, now: Instant) -> usize {
+        let stuck = |trouble: &Trouble| now.saturating_duration_since(trouble.since) > STUCK;
+        self.tenants.values().filter(|tenant| tenant.trouble.as_ref().is_some_and(stuck)).count()
     }
 
     /// The interface has lost its guard: to the front of the line again.
@@ -90,7 +116,8 @@ impl Roster {
 
     /// The interface is gone.
     pub(super) fn gone(&mut self, interface: Interface, seat: Seat, now: Instant) {
-        self.put(Tenant { interface, seat, standing: Standing::Gone(now + MOURNING), backoff: Backoff::default() });
+        let standing = Standing::Gone(now + MOURNING);
+        self.put(Tenant { interface, seat, standing, backoff: Backoff::default(), trouble: None });
     }
 
     /// The next piece of work. What it says of an attempt is taken as begun. Removals go first: nothing of a vanished
@@ -185,7 +212,7 @@ mod tests {
         let (mut roster, mut seat, now) = (Roster::default(), seats(), Instant::now());
         (1..=3).for_each(|index| roster.seat(link(index), seat()));
         assert_eq!(index(roster.next(now)), Some(3));
-        roster.failed(3, now);
+        roster.failed(3, "", now);
         roster.seat(link(4), seat());
         let later = now + Backoff::FIRST;
         let order: Vec<_> = std::iter::from_fn(|| index(roster.next(later))).collect();
@@ -199,15 +226,17 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..9 {
             assert_eq!(index(roster.next(now)), Some(1));
-            roster.failed(1, now);
+            assert_eq!(roster.failed(1, "taken", now), waits.is_empty(), "the same is said once");
             let due = roster.next_due().unwrap();
             waits.push((due - now).as_millis());
             now = due;
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         assert_eq!(index(roster.next(now)), Some(1));
+        assert_eq!(roster.open(now), 1);
+        assert!(roster.failed(1, "another reason", now));
         roster.guarded(1);
-        assert_eq!((roster.next(now), roster.next_due()), (None, None));
+        assert_eq!((roster.next(now), roster.next_due(), roster.open(now)), (None, None, 0));
         assert_eq!(roster.all_guarded().collect::<Vec<_>>(), [&link(1)]);
     }
 

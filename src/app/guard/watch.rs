@@ -3,14 +3,16 @@
 //!
 //! A look goes by the names of pins, which costs about a millisecond for a thousand interfaces. Whether a link lives
 //! must be asked under the kernel's lock of all links: always for our own two devices, for interfaces a few at a time.
+//! The same question tells whether it is alone: another `shield` of ours behind it would drop our own answers.
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use metrics::counter;
 use pve_imds_model::chain;
-use pve_imds_transport::bpf::{AttachError, Datapath, Pins, Program, Swap};
+use pve_imds_transport::bpf::{AttachError, Datapath, PinError, Pins, Program, Standing, Swap};
 use pve_imds_transport::{Devices, Interface};
 use tokio::time::Instant;
 
@@ -43,6 +45,10 @@ pub enum Finding {
     Off(Program, Option<String>),
     /// These interfaces have lost these programs. They are in line for them.
     Naked(Vec<Lost>),
+    /// So many programs of ours were on interfaces beside the pinned ones; why they could not be taken off, if not.
+    Doubled(usize, Option<String>),
+    /// So many interfaces are refused their guard, again and again.
+    Open(usize),
 }
 
 impl fmt::Display for Finding {
@@ -61,6 +67,14 @@ impl fmt::Display for Finding {
                     count => write!(f, " and {} more interfaces theirs; they get it back", count - NAMED),
                 }
             }
+            Self::Doubled(count, None) => {
+                write!(f, "second guards stood on interfaces; {count} programs were taken off")
+            }
+            Self::Doubled(count, Some(why)) => {
+                write!(f, "second guards stand on interfaces ({count} programs), guests get silence: {why}")
+            }
+            Self::Open(1) => f.write_str("an interface cannot be guarded; the log says why"),
+            Self::Open(count) => write!(f, "{count} interfaces cannot be guarded; the log says why"),
         }
     }
 }
@@ -106,11 +120,13 @@ pub(super) struct Watch {
     closer: usize,
     /// What the log has heard of last.
     said: Vec<Finding>,
+    /// Files with a pin's name that are none; the log has heard of these.
+    foreign: HashSet<PathBuf>,
 }
 
 impl Watch {
     pub(super) fn new(now: Instant) -> Self {
-        Self { due: now + LOOK, next_sweep: now, closer: 0, said: Vec::new() }
+        Self { due: now + LOOK, next_sweep: now, closer: 0, said: Vec::new(), foreign: HashSet::new() }
     }
 
     pub(super) fn due(&self) -> Instant {
@@ -140,16 +156,21 @@ impl Watch {
     ) -> Vec<Finding> {
         let mut found = Vec::new();
         let devices = [(Program::Return, attached.devices.a.index), (Program::Funnel, attached.devices.b.index)];
+        let mut doubles = Doubles::default();
         for (program, ifindex) in devices {
-            if !attached.pins.is_alive(program, ifindex) {
-                let put_back = attached.put_back(program);
-                if put_back.is_ok() {
-                    counter!(MENDS, "what" => "program").increment(1);
+            match attached.pins.standing(program, ifindex) {
+                Ok(Standing::Live) => {}
+                Ok(Standing::Doubled) => doubles.take_off(&attached.pins, program, ifindex),
+                _ => {
+                    let put_back = attached.put_back(program);
+                    if put_back.is_ok() {
+                        counter!(MENDS, "what" => "program").increment(1);
+                    }
+                    found.push(Finding::Off(program, put_back.err().map(|error| chain(&error))));
                 }
-                found.push(Finding::Off(program, put_back.err().map(|error| chain(&error))));
             }
         }
-        let naked = self.naked(census, &attached.pins, roster);
+        let naked = self.naked(census, &attached.pins, roster, &mut doubles);
         for lost in &naked {
             counter!(MENDS, "what" => "guard").increment(1);
             roster.naked(lost.interface.index);
@@ -157,19 +178,41 @@ impl Watch {
         if !naked.is_empty() {
             found.push(Finding::Naked(naked));
         }
+        found.extend(doubles.finding());
+        match roster.open(Instant::now()) {
+            0 => {}
+            count => found.push(Finding::Open(count)),
+        }
         let strangers = census.iter().any(|(_, index)| *index != 0 && !roster.is_known(*index));
         if strangers && Instant::now() >= self.next_sweep {
             self.next_sweep = Instant::now() + SWEEP;
             // Only what is defunct: an interface that is none of ours may have been guarded by hand.
-            if let Err(error) = attached.pins.sweep(|_| true) {
-                tracing::warn!(error = chain(&error), "pins of vanished interfaces cannot be swept");
+            match attached.pins.sweep(|_| true) {
+                Ok(swept) => self.name_foreign(swept.foreign),
+                Err(error) => tracing::warn!(error = chain(&error), "pins of vanished interfaces cannot be swept"),
             }
         }
         found
     }
 
-    /// Those who have lost a program.
-    fn naked(&mut self, census: &HashSet<(Program, u32)>, pins: &Pins, roster: &Roster) -> Vec<Lost> {
+    /// Each once: they are nobody's to remove but their maker's.
+    fn name_foreign(&mut self, found: Vec<PathBuf>) {
+        for path in found {
+            if !self.foreign.contains(&path) {
+                tracing::warn!(path = %path.display(), "this has the name of a pin and is none of ours: remove it with rm");
+                self.foreign.insert(path);
+            }
+        }
+    }
+
+    /// Those who have lost a program. Those who have one twice are rid of the second one.
+    fn naked(
+        &mut self,
+        census: &HashSet<(Program, u32)>,
+        pins: &Pins,
+        roster: &Roster,
+        doubles: &mut Doubles,
+    ) -> Vec<Lost> {
         let lacking = |interface: &Interface, has: &dyn Fn(Program) -> bool| Lost {
             interface: interface.clone(),
             programs: GUARDS.into_iter().filter(|program| !has(*program)).collect(),
@@ -190,7 +233,14 @@ impl Watch {
             }
             self.closer = (self.closer + 1) % pinned.len();
             let interface = pinned[self.closer];
-            let lost = lacking(interface, &|program| pins.is_alive(program, interface.index));
+            let standings = GUARDS.map(|program| (program, pins.standing(program, interface.index).ok()));
+            for (program, _) in standings.iter().filter(|(_, standing)| *standing == Some(Standing::Doubled)) {
+                doubles.take_off(pins, *program, interface.index);
+            }
+            let runs = [Some(Standing::Live), Some(Standing::Doubled)];
+            let lost = lacking(interface, &|program| {
+                standings.iter().any(|(other, standing)| *other == program && runs.contains(standing))
+            });
             if !lost.programs.is_empty() {
                 naked.push(lost);
             }
@@ -198,6 +248,33 @@ impl Watch {
         // Of an interface that has just gone we shall hear.
         naked.retain(|lost| lost.interface.is_there());
         naked
+    }
+}
+
+/// Programs of ours beside the pinned ones, and what became of them.
+#[derive(Debug, Default)]
+struct Doubles {
+    count: usize,
+    trouble: Option<PinError>,
+}
+
+impl Doubles {
+    fn take_off(&mut self, pins: &Pins, program: Program, ifindex: u32) {
+        match pins.detach_strays(program, ifindex) {
+            Ok(0) => {}
+            Ok(count) => {
+                counter!(MENDS, "what" => "double").increment(u64::try_from(count).unwrap_or(u64::MAX));
+                self.count += count;
+            }
+            Err(error) => {
+                self.count += 1;
+                self.trouble = Some(error);
+            }
+        }
+    }
+
+    fn finding(self) -> Option<Finding> {
+        (self.count > 0).then(|| Finding::Doubled(self.count, self.trouble.map(|error| chain(&error))))
     }
 }
 
