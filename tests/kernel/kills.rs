@@ -4,6 +4,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 
+use crate::pins::Old;
 use crate::world::chatter::Chatter;
 use crate::world::rogue::Rogue;
 use crate::world::watch::{Watch, uplink};
@@ -16,6 +17,8 @@ enum By {
     Start,
     /// The same, and its devices are gone.
     FirstStart,
+    /// The same, and an old program stands behind its own.
+    Doubled,
     /// Its device is deleted while it serves.
     Rebuild,
     /// A guest goes.
@@ -44,6 +47,7 @@ const KILLS: &[(&str, By)] = &[
     ("swapped#2", By::Start),
     ("swapped#3", By::Start),
     ("swapped#4", By::Start),
+    ("detached", By::Doubled),
     ("guest_swapped", By::Start),
     ("guest_swapped#2", By::Start),
     ("guests_seated", By::Start),
@@ -152,7 +156,7 @@ fn killed_at(node: &Node, step: &str, by: By) {
     command.env("PVE_IMDS_TEST_KILL_AT", step).arg("--config").arg(node.config()).arg("serve");
     let mut daemon = Doomed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let action = match by {
-        By::Start | By::FirstStart => None,
+        By::Start | By::FirstStart | By::Doubled => None,
         By::Rebuild => Some("ip link del imdstk-a".to_owned()),
         By::Release => Some("ip link del tap103i0".to_owned()),
         By::Stop => Some(format!("kill -TERM {}", daemon.0.id())),
@@ -175,6 +179,7 @@ fn nothing_leaks_wherever_the_daemon_is_killed() {
         assert!(KILLS.iter().any(|(step, _)| step.split('#').next() == Some(word)), "{word} is died at");
     }
     let mut street = Street::served();
+    let old = Old::shield(&street.node, "tap101i0");
     let talk = street.talk();
     for (step, by) in KILLS {
         street.node.stop("KILL");
@@ -182,6 +187,7 @@ fn nothing_leaks_wherever_the_daemon_is_killed() {
         if matches!(by, By::FirstStart) {
             street.node.namespace.ip("link del imdstk-a");
         }
+        let _double = matches!(by, By::Doubled).then(|| old.attach(&street.node, "tap101i0"));
         killed_at(&street.node, step, *by);
         all_is_said(&talk);
         for guest in &street.guests {

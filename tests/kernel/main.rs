@@ -20,6 +20,7 @@ mod floods;
 mod guard;
 mod kills;
 mod links;
+mod pins;
 mod qdisc;
 mod rebuild;
 mod serving;
