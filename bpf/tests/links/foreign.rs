@@ -10,7 +10,7 @@ use pve_imds_bpf::testing::OBJECTS;
 use pve_imds_bpf::{AttachError, Datapath, Epoch, Idle, Pins, Program, Standing, Swap, Swept};
 
 use crate::support::{index, ip, node, pair};
-use crate::{RING, devices, load};
+use crate::{devices, load};
 
 /// Puts something under this name.
 type Put = fn(&mut Datapath, &Pins, &Path);
@@ -100,7 +100,7 @@ fn our_own_devices_are_refused_by_path_where_their_pins_are_taken() {
     node(|dir| {
         devices();
         let pins = Pins::open(dir).unwrap();
-        let mut datapath = Datapath::load(index("imds-a"), Epoch::default(), RING).unwrap();
+        let mut datapath = load(Epoch::default());
         ip("link set imds-a down\n");
         for name in ["return", "funnel"] {
             std::fs::create_dir(dir.join(name)).unwrap();

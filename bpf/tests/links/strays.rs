@@ -8,10 +8,10 @@ use aya::Ebpf;
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA, OBJECTS};
-use pve_imds_bpf::{Datapath, Epoch, Held, Idle, METADATA_MAC, Pins, Program, Standing, Stray, Swap};
+use pve_imds_bpf::{Epoch, Held, Idle, METADATA_MAC, Pins, Program, Standing, Stray, Swap};
 
 use crate::support::{Wire, index, ip, node, pair, said};
-use crate::{GUEST, OTHER, RING, attached, devices, load, tag};
+use crate::{GUEST, OTHER, attached, devices, load, tag};
 
 /// Takes the pins away from us; their links live on.
 fn keep(dir: &Path, names: &[String]) {
@@ -194,7 +194,7 @@ fn a_datapath_can_be_dropped_while_a_stray_of_it_lives() {
         let (pins, datapath) = attached(dir);
         keep(dir, &guards(index("h0")));
         drop(datapath);
-        let mut next = Datapath::load(index("imds-a"), Epoch::default().next(), RING).unwrap();
+        let mut next = load(Epoch::default().next());
         assert_eq!(next.guard(&pins, "h0", index("h0")).unwrap(), Swap::Swapped);
         assert_eq!(pins.strays().unwrap(), []);
     });
