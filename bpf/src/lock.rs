@@ -3,14 +3,14 @@
 //! The first, [`Lock`], is held for as long as somebody serves and does not wait. The second, [`Change`], is held for
 //! moments, by whoever removes pins: the daemon and any number of commands.
 //!
-//! The file of the first outlives its holder on purpose. It keeps the last epoch, so that no start repeats the one before it, and
-//! deleting a file others wait on would let two of them hold "the" lock. It lives in `/run`: a new boot has no pins and
-//! begins anew.
+//! The file of the first outlives its holder on purpose. It keeps the last epoch, so that no start repeats the one before
+//! it, and deleting a file others wait on would let two of them hold "the" lock. It lives in `/run`: a new boot has no
+//! pins and begins anew. Somebody may remove it nevertheless, and the programs that are pinned run on with their epoch.
+//! So a copy lives and dies with the pins: a symbolic link among them, whose target is the number.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -25,6 +25,8 @@ use crate::tag::Epoch;
 pub struct Lock {
     file: File,
     path: PathBuf,
+    /// The pins'.
+    dir: PathBuf,
     last: Option<Epoch>,
 }
 
@@ -43,11 +45,12 @@ impl Lock {
         }
         let empty = file.metadata().map_err(failed)?.len() == 0;
         let last = match read(&file).map_err(failed)? {
-            Some(record) => record.epoch,
-            None if empty => None,
+            Some(Record { epoch: Some(epoch), .. }) => Some(epoch),
+            Some(Record { epoch: None, .. }) => copied(dir),
+            None if empty => copied(dir),
             None => return Err(LockError::Garbled { path }),
         };
-        let lock = Self { file, path, last };
+        let lock = Self { file, path, dir: dir.to_owned(), last };
         lock.write()?;
         Ok(lock)
     }
@@ -84,6 +87,9 @@ impl Lock {
         let epoch = self.last.map_or_else(Epoch::default, Epoch::next);
         self.last = Some(epoch);
         self.write()?;
+        // Only what is lost needs the copy: that it cannot be made is no reason not to serve.
+        forget_copy(&self.dir);
+        let _ = symlink(epoch.number().to_string(), self.dir.join(COPY));
         Ok(epoch)
     }
 
@@ -153,6 +159,18 @@ impl Drop for Change {
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
+}
+
+/// The copy's name. No pin is called so.
+const COPY: &str = "epoch";
+
+fn copied(dir: &Path) -> Option<Epoch> {
+    fs::read_link(dir.join(COPY)).ok()?.to_str()?.parse().ok().and_then(Epoch::new)
+}
+
+/// Where nothing is pinned any more, no epoch is to be kept from coming back.
+pub(crate) fn forget_copy(dir: &Path) {
+    let _ = fs::remove_file(dir.join(COPY));
 }
 
 /// `/run/pve-imds/bpf` → `/run/pve-imds/bpf.lock`: a BPF file system holds no ordinary files.
@@ -286,6 +304,26 @@ mod tests {
             seen.push(lock.next_epoch().unwrap().number());
         }
         assert_eq!(seen, (0..40).map(|n| n % 32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nor_does_one_that_finds_no_lock_beside_the_pins() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("bpf");
+        std::fs::create_dir(&dir).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..40 {
+            seen.push(Lock::take(&dir).unwrap().next_epoch().unwrap().number());
+            std::fs::remove_file(home.path().join("bpf.lock")).unwrap();
+        }
+        assert_eq!(seen, (0..40).map(|n| n % 32).collect::<Vec<_>>());
+        // What is no epoch says nothing, and without pins there is nothing to say.
+        for (what, expected) in [(Some("32"), 0), (Some("x"), 0), (Some("7"), 8), (None, 0)] {
+            forget_copy(&dir);
+            let _ = what.map(|what| symlink(what, dir.join(COPY)).unwrap());
+            assert_eq!(Lock::take(&dir).unwrap().next_epoch().unwrap().number(), expected, "{what:?}");
+            std::fs::remove_file(home.path().join("bpf.lock")).unwrap();
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::error::{LockError, PinError};
 use crate::loaded::{Loaded, Mode};
-use crate::lock::{Change, Lock};
+use crate::lock::{self, Change, Lock};
 use crate::standing::{self, Found, Standing};
 use crate::step::Step;
 use crate::stray;
@@ -315,6 +315,7 @@ impl Pins {
                 pinned.insert(link.id);
             }
         }
+        lock::forget_copy(&self.dir);
         // Without its pin a link goes when the kernel finds the time; what is still there is taken off, but only what
         // was pinned nowhere here is news.
         let off = stray::detach_all().map_err(PinError::Strays)?;

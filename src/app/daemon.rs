@@ -27,6 +27,12 @@ use crate::steps::{Step, passed};
 /// How often our devices are glanced at although nothing was heard of them: not everything about them is told.
 const TEND: Duration = Duration::from_millis(500);
 
+/// How long a start waits for a daemon that is ending: as long as that drains, and half as long again.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// Between two attempts to get the lock: a lock that becomes free is no event that a runtime hears of.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Everything that runs.
 pub(super) struct Daemon<R> {
     base: Base<R>,
@@ -180,15 +186,15 @@ impl<R: Answers> Daemon<R> {
     }
 }
 
-/// The lock. A command that looks at the guard holds it for a moment; a daemon holds it for good.
+/// The lock. A daemon that was told to stop lets its last answers out first; one that was not holds the lock for good.
 async fn take_lock(pins: &Pins) -> Result<Lock, LockError> {
-    for _ in 0..3 {
+    let begun = Instant::now();
+    loop {
         match pins.lock() {
-            Err(LockError::Held { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(LockError::Held { .. }) if begun.elapsed() < LAST_WORDS => tokio::time::sleep(ASK_AGAIN).await,
             other => return other,
         }
     }
-    pins.lock()
 }
 
 const REBUILDS: &str = "pve_imds_datapath_rebuilds_total";

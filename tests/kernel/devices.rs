@@ -244,6 +244,30 @@ fn a_rebuild_that_fails_is_tried_again_and_told() {
 }
 
 #[test]
+fn a_single_device_is_taken_away_if_it_is_what_is_left_of_ours_and_not_otherwise() {
+    let (mut node, guests) = served();
+    node.stop("TERM");
+    node.namespace.ip("link set imdstk-b name imdstk-x");
+    node.start();
+    guests.iter().for_each(Guest::await_answer);
+    guests.iter().for_each(Guest::has_its_own_files);
+    assert!(!node.namespace.ip("-o link show").contains("imdstk-x"), "the rest of ours went");
+    node.stop("TERM");
+    node.namespace.ip("link del imdstk-a");
+    for end in ['a', 'b'] {
+        node.namespace.ip(&format!("link add imdstk-{end} type veth peer name somebodys"));
+        let refused = node.product(&["serve"]);
+        let err = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{err}");
+        assert!(err.contains(&format!("ip link del imdstk-{end}")), "{err}");
+        node.namespace.ip("link del somebodys");
+    }
+    node.start();
+    guests.iter().for_each(Guest::await_answer);
+    guests.iter().for_each(Guest::has_its_own_files);
+}
+
+#[test]
 fn a_daemon_is_stopped_in_the_middle_of_a_rebuild() {
     let (mut node, _guests) = served();
     usurp(&node);

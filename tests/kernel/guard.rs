@@ -5,7 +5,7 @@ use std::process::Child;
 use crate::world::capture::Capture;
 use crate::world::chatter::programs;
 use crate::world::rogue::Rogue;
-use crate::world::{Guest, Namespace, Node, Plug, until};
+use crate::world::{Guest, Namespace, Node, Plug, run, until};
 
 fn guest_asks(guest: &Guest) -> Option<(u16, String)> {
     guest.curl(&["--connect-timeout", "2"], "/nocloud/user-data")
@@ -85,6 +85,22 @@ fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_ba
         let seen = capture.stop();
         assert!(seen.is_empty(), "{} frames reached the bridge, first: {}", seen.len(), seen[0]);
     }
+}
+
+#[test]
+fn a_start_waits_for_a_daemon_that_is_ending() {
+    let mut node = Node::new();
+    node.vm(101);
+    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    node.start();
+    node.await_guard("tap101i0");
+    let old = node.pid();
+    // It takes its time over the last answers.
+    run(&format!("kill -STOP {old} && kill -TERM {old} && (sleep 1 && kill -CONT {old}) > /dev/null 2>&1 &"));
+    node.start();
+    assert_ne!(node.pid(), old);
+    guest.await_answer();
+    guest.has_its_own_files();
 }
 
 #[test]

@@ -22,6 +22,9 @@ use crate::links::is_there;
 use ends::End;
 pub use ends::{Change, Loss};
 
+/// The alias of both ends: a name alone can be anybody's.
+const MARK: &str = "pve-imds";
+
 /// Large enough for any super frame a guest sends; the kernel's maximum for veth is a little more.
 const MTU: u32 = 65_521;
 
@@ -95,8 +98,9 @@ impl Devices {
         let found = match (by_name(handle, &a).await?, by_name(handle, &b).await?) {
             (Some(end_a), Some(end_b)) if end_a.is_veth_to(&end_b) && end_b.is_veth_to(&end_a) => Some((end_a, end_b)),
             (None, None) => None,
-            // One end alone under our name is what a rename or a move left of our pair; the other end goes with it.
-            (Some(end), None) | (None, Some(end)) if end.veth => {
+            // One end alone under our name and with our mark is what a rename or a move left of our pair; the other end
+            // goes with it.
+            (Some(end), None) | (None, Some(end)) if end.veth && end.marked => {
                 remove(handle, &end).await?;
                 None
             }
@@ -293,7 +297,9 @@ async fn remove(handle: &Handle, end: &End) -> Result<(), DeviceError> {
 /// Nothing but our frames: no address, no ARP, no IPv6 address or solicitation of its own, whatever the system's defaults
 /// are, and no bridge, which would let guests reach it past `steer`.
 async fn quieten(handle: &Handle, device: &Device) -> Result<(), DeviceError> {
-    let quiet = LinkUnspec::new_with_index(device.index).arp(false).mtu(MTU).nocontroller().build();
+    let mark = LinkAttribute::IfAlias(MARK.to_owned());
+    let quiet = LinkUnspec::new_with_index(device.index).arp(false).mtu(MTU).nocontroller();
+    let quiet = quiet.append_extra_attribute(mark).build();
     set(handle, "configure", &device.name, quiet).await?;
     flush(handle, device).await?;
     // A message of its own, and after the MTU: a device with too small a one has no IPv6 that could be set.

@@ -4,7 +4,7 @@ use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 
-use super::{Device, MTU};
+use super::{Device, MARK, MTU};
 use crate::words::words;
 
 words! {
@@ -47,6 +47,8 @@ pub(super) struct End {
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) veth: bool,
+    /// It has our mark: we have made it, or used it.
+    pub(super) marked: bool,
     pub(super) peer: Option<u32>,
     /// The peer's index is one of another namespace.
     pub(super) abroad: bool,
@@ -69,6 +71,7 @@ impl End {
             index: link.header.index,
             name: String::new(),
             veth: false,
+            marked: false,
             peer: None,
             abroad: false,
             up: flags.contains(LinkFlags::Up),
@@ -85,6 +88,7 @@ impl End {
                 LinkAttribute::Link(peer) => end.peer = Some(*peer),
                 LinkAttribute::LinkNetNsId(_) => end.abroad = true,
                 LinkAttribute::LinkInfo(infos) => end.veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
+                LinkAttribute::IfAlias(alias) => end.marked = alias == MARK,
                 LinkAttribute::Mtu(mtu) => end.mtu = *mtu,
                 LinkAttribute::Controller(master) => end.master = *master != 0,
                 LinkAttribute::AfSpecUnspec(families) => end.addresses = families.iter().any(makes_addresses),
@@ -136,6 +140,7 @@ mod tests {
             index: 7,
             name: "imds-a".to_owned(),
             veth: true,
+            marked: true,
             peer: Some(8),
             abroad: false,
             up: true,
