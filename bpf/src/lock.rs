@@ -287,9 +287,9 @@ mod tests {
         let lock = Lock::take(&dir).unwrap();
         assert_eq!(Lock::holder(&dir).unwrap(), Some(std::process::id()));
         drop(lock);
-        let before = std::fs::read(home.path().join("bpf.lock")).unwrap();
+        let before = fs::read(home.path().join("bpf.lock")).unwrap();
         assert_eq!(Lock::holder(&dir).unwrap(), None);
-        assert_eq!(std::fs::read(home.path().join("bpf.lock")).unwrap(), before);
+        assert_eq!(fs::read(home.path().join("bpf.lock")).unwrap(), before);
         Lock::take(&dir).unwrap();
     }
 
@@ -310,11 +310,11 @@ mod tests {
     fn nor_does_one_that_finds_no_lock_beside_the_pins() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("bpf");
-        std::fs::create_dir(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
         let mut seen = Vec::new();
         for _ in 0..40 {
             seen.push(Lock::take(&dir).unwrap().next_epoch().unwrap().number());
-            std::fs::remove_file(home.path().join("bpf.lock")).unwrap();
+            fs::remove_file(home.path().join("bpf.lock")).unwrap();
         }
         assert_eq!(seen, (0..40).map(|n| n % 32).collect::<Vec<_>>());
         // What is no epoch says nothing, and without pins there is nothing to say.
@@ -322,7 +322,7 @@ mod tests {
             forget_copy(&dir);
             let _ = what.map(|what| symlink(what, dir.join(COPY)).unwrap());
             assert_eq!(Lock::take(&dir).unwrap().next_epoch().unwrap().number(), expected, "{what:?}");
-            std::fs::remove_file(home.path().join("bpf.lock")).unwrap();
+            fs::remove_file(home.path().join("bpf.lock")).unwrap();
         }
     }
 
@@ -330,8 +330,8 @@ mod tests {
     fn a_file_of_others_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("bpf.lock");
-        std::fs::write(&file, "not ours").unwrap();
+        fs::write(&file, "not ours").unwrap();
         assert!(matches!(Lock::take(&home.path().join("bpf")), Err(LockError::Garbled { .. })));
-        assert_eq!(std::fs::read(&file).unwrap(), b"not ours");
+        assert_eq!(fs::read(&file).unwrap(), b"not ours");
     }
 }

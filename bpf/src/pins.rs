@@ -6,10 +6,12 @@
 //! what has such a name and is no such link: that is named to whoever asks and left alone.
 //!
 //! Many processes work here at once: the daemon, and a command for each interface that is born. Making a pin never
-//! takes another's place; taking one away is done under [`Change`], after a second look.
+//! takes another's place; how one is taken away stands in [`removal`].
+
+mod name;
+mod removal;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,12 +22,14 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::error::{LockError, PinError};
 use crate::loaded::{Loaded, Mode};
-use crate::lock::{self, Change, Lock};
+use crate::lock::Lock;
 use crate::standing::{self, Found, Standing};
-use crate::step::Step;
 use crate::stray;
 use crate::sys::{LinkTarget, Side};
 use crate::words::words;
+
+pub(crate) use self::name::PinName;
+pub use self::removal::Swept;
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
@@ -91,64 +95,6 @@ pub struct Stray {
     pub name: Option<String>,
     /// What it runs.
     pub program: Program,
-}
-
-/// What [`Pins::sweep`] found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// The pins it removed: program and interface, 0 for our devices when they are gone.
-    pub gone: Vec<(Program, u32)>,
-    /// Files with a pin's name that are none.
-    pub foreign: Vec<PathBuf>,
-}
-
-/// What a file name in the directory says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PinName {
-    Interface(u32, Program),
-    Device(Program),
-}
-
-impl PinName {
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        match name {
-            "return" => return Some(Self::Device(Program::Return)),
-            "funnel" => return Some(Self::Device(Program::Funnel)),
-            _ => {}
-        }
-        let (ifindex, program) = name.split_once('-')?;
-        let program = match program {
-            "steer" => Program::Steer,
-            "shield" => Program::Shield,
-            _ => return None,
-        };
-        let parsed = Self::Interface(ifindex.parse().ok()?, program);
-        (parsed.to_string() == name).then_some(parsed)
-    }
-}
-
-impl fmt::Display for PinName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Interface(ifindex, program) => write!(f, "{ifindex}-{program}"),
-            Self::Device(program) => write!(f, "{program}"),
-        }
-    }
-}
-
-impl PinName {
-    fn of(program: Program, ifindex: u32) -> Self {
-        match program {
-            Program::Steer | Program::Shield => Self::Interface(ifindex, program),
-            Program::Return | Program::Funnel => Self::Device(program),
-        }
-    }
-
-    const fn program(self) -> Program {
-        match self {
-            Self::Interface(_, program) | Self::Device(program) => program,
-        }
-    }
 }
 
 impl Pins {
@@ -254,88 +200,6 @@ impl Pins {
         self.named(all.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
     }
 
-    /// Removes what is left of interfaces that are gone: their links are defunct, or `alive` denies them.
-    ///
-    /// `alive` is asked with the directory in hand, and must look anew: an interface may have been born, and guarded by
-    /// another process, since a list of them was made.
-    ///
-    /// # Errors
-    ///
-    /// [`PinError::Pin`] and [`PinError::Busy`]; pins that came later in the list are still there.
-    pub fn sweep(&self, alive: impl Fn(u32) -> bool) -> Result<Swept, PinError> {
-        let mut swept = Swept::default();
-        let is_left = |look: &Look| look.standing == Standing::Stale || !alive(look.ifindex);
-        for name in self.names()? {
-            match self.look(name)? {
-                Looked::At(look) if is_left(&look) => {}
-                Looked::Foreign => {
-                    swept.foreign.push(self.file(name));
-                    continue;
-                }
-                Looked::At(_) | Looked::Nothing => continue,
-            }
-            let _change = Change::take(&self.dir)?;
-            if let Looked::At(look) = self.look(name)?
-                && is_left(&look)
-            {
-                self.clear(name)?;
-                swept.gone.push((name.program(), look.ifindex));
-            }
-        }
-        swept.gone.sort_unstable_by_key(|(program, ifindex)| (*ifindex, *program));
-        swept.foreign.sort();
-        Ok(swept)
-    }
-
-    /// Removes what is left of one interface. A guard that lives is left alone: by now it may be another interface's
-    /// that has got the same index, or the same one's under another name. Only [`Pins::sweep`] and
-    /// [`Pins::remove_all`] open a guard.
-    ///
-    /// # Errors
-    ///
-    /// [`PinError::Pin`] and [`PinError::Busy`].
-    pub fn forget(&self, ifindex: u32) -> Result<(), PinError> {
-        self.clear_stale(Program::Steer, ifindex)?;
-        self.clear_stale(Program::Shield, ifindex)?;
-        Ok(())
-    }
-
-    /// Removes every pin of ours, and takes every guard off the interfaces of this network namespace, also those that
-    /// somebody else holds: returns these.
-    ///
-    /// # Errors
-    ///
-    /// [`PinError::Pin`], [`PinError::Busy`] and [`PinError::Strays`]; pins and guards may be left.
-    pub fn remove_all(&self) -> Result<Vec<Stray>, PinError> {
-        let _change = Change::take(&self.dir)?;
-        let mut pinned = HashSet::new();
-        for name in self.names()? {
-            if let Looked::At(Look { link, .. }) = self.look(name)? {
-                self.clear(name)?;
-                pinned.insert(link.id);
-            }
-        }
-        lock::forget_copy(&self.dir);
-        // Without its pin a link goes when the kernel finds the time; what is still there is taken off, but only what
-        // was pinned nowhere here is news.
-        let off = stray::detach_all().map_err(PinError::Strays)?;
-        self.named(off.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
-    }
-
-    /// Takes off whatever else of ours runs beside the pinned link of `program` on `ifindex`. Returns how many that was.
-    ///
-    /// # Errors
-    ///
-    /// [`PinError::Pin`] if the pin cannot be read, [`PinError::Strays`].
-    pub fn detach_strays(&self, program: Program, ifindex: u32) -> Result<usize, PinError> {
-        match self.look(PinName::of(program, ifindex))? {
-            Looked::At(Look { link, standing: Standing::Doubled, .. }) => {
-                stray::detach_but(program, ifindex, link.id).map_err(PinError::Strays)
-            }
-            _ => Ok(0),
-        }
-    }
-
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -358,20 +222,6 @@ impl Pins {
             Found::Link(link) => standing::judge(&link, program, ifindex),
         };
         look().map_err(|source| PinError::Pin { path: path.clone(), source })
-    }
-
-    /// Removes the pin of `program` on `ifindex` if it is stale, and says whether it was.
-    pub(crate) fn clear_stale(&self, program: Program, ifindex: u32) -> Result<bool, PinError> {
-        // Nothing to do is the rule, and then nobody is kept waiting.
-        if self.standing(program, ifindex)? != Standing::Stale {
-            return Ok(false);
-        }
-        let _change = Change::take(&self.dir)?;
-        let stale = self.standing(program, ifindex)? == Standing::Stale;
-        if stale {
-            self.clear(PinName::of(program, ifindex))?;
-        }
-        Ok(stale)
     }
 
     fn unreadable(&self, source: io::Error) -> PinError {
@@ -425,17 +275,6 @@ impl Pins {
         strays.sort();
         Ok(strays)
     }
-
-    /// Removes one pin, with [`Change`] held; that it is gone already is as good.
-    fn clear(&self, name: PinName) -> Result<(), PinError> {
-        let path = self.file(name);
-        match fs::remove_file(&path) {
-            Ok(()) => Step::Cleared.taken(),
-            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(PinError::Pin { path, source }),
-        }
-        Ok(())
-    }
 }
 
 /// What is found under a pin's name.
@@ -466,25 +305,6 @@ impl Interfaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pin_name_has_one_spelling() {
-        for (name, parsed) in [
-            ("7-steer", Some(PinName::Interface(7, Program::Steer))),
-            ("4294967295-shield", Some(PinName::Interface(u32::MAX, Program::Shield))),
-            ("return", Some(PinName::Device(Program::Return))),
-            ("funnel", Some(PinName::Device(Program::Funnel))),
-            ("07-steer", None),
-            ("+7-steer", None),
-            ("7-return", None),
-            ("7-steer.old", None),
-            ("-steer", None),
-            ("4294967296-steer", None),
-            ("progs", None),
-        ] {
-            assert_eq!(PinName::parse(name), parsed, "{name}");
-        }
-    }
 
     #[test]
     fn a_directory_that_can_hold_no_links_is_refused_with_the_command() {
