@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod borrowed;
 mod bucket;
 mod census;
 mod credit;

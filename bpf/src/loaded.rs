@@ -25,11 +25,18 @@ words! {
 /// `c/guard.bpf.c`.
 pub(crate) type Drops = [u64; 2];
 
+/// The size of maps that only who has a slot needs, where nobody has.
+pub(crate) const IDLE_CAPACITY: u32 = 1;
+
 /// The maps of a loaded program, as far as they could be opened.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     interfaces: Option<HashMap<MapData, u32, u32>>,
     drops: Option<HashMap<MapData, u32, Drops>>,
+    /// How many interfaces it can serve.
+    capacity: u32,
+    /// The number of the map of drops.
+    drops_id: u32,
 }
 
 impl Loaded {
@@ -38,13 +45,19 @@ impl Loaded {
         let mut loaded = Self::default();
         for id in sys::program(program).map(|about| about.maps).unwrap_or_default() {
             let Ok(map) = MapData::from_id(id) else { continue };
-            match map.info().ok().as_ref().and_then(|info| info.name_as_str()) {
-                Some("interfaces") => loaded.interfaces = typed(map),
-                Some("drops") => loaded.drops = typed(map),
+            let Ok(info) = map.info() else { continue };
+            match info.name_as_str() {
+                Some("interfaces") => (loaded.interfaces, loaded.capacity) = (typed(map), info.max_entries()),
+                Some("drops") => (loaded.drops, loaded.drops_id) = (typed(map), id),
                 _ => {}
             }
         }
         loaded
+    }
+
+    /// Its count of drops, and the number of that map, if it was loaded to serve nobody.
+    pub(crate) fn into_idle(self) -> Option<(u32, HashMap<MapData, u32, Drops>)> {
+        if self.capacity == IDLE_CAPACITY { self.drops.map(|drops| (self.drops_id, drops)) } else { None }
     }
 
     /// Whether it has a slot for the interface.

@@ -3,6 +3,9 @@
 //! In comes a loader with its globals set, out goes an object whose programs the verifier has accepted. The guard is
 //! loaded by the daemon and by commands, with maps of different sizes.
 
+use std::borrow::BorrowMut;
+use std::io;
+
 use aya::maps::{HashMap, Map, MapData, MapError as AyaMapError};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
@@ -59,9 +62,32 @@ where
     object.map_mut(name).ok_or_else(|| AyaMapError::InvalidName { name: name.to_owned() })?.try_into()
 }
 
+/// Programs that can be put on interfaces, whoever has loaded them.
+pub(crate) trait Guards {
+    /// One of them.
+    fn classifier(&mut self, program: Program) -> Option<&mut SchedClassifier>;
+    /// Makes a place to count what they drop on an interface, if it has none.
+    fn count_drops(&mut self, ifindex: u32) -> Result<(), AyaMapError>;
+}
+
+impl Guards for Ebpf {
+    fn classifier(&mut self, program: Program) -> Option<&mut SchedClassifier> {
+        classifier(self, program)
+    }
+
+    fn count_drops(&mut self, ifindex: u32) -> Result<(), AyaMapError> {
+        count(&mut drops(self)?, ifindex)
+    }
+}
+
 /// Puts one of the guard's programs where it belongs.
-pub(crate) fn classify(guard: &mut Ebpf, pins: &Pins, target: Target<'_>, live: Live) -> Result<Settled, AttachError> {
-    let program = classifier(guard, target.program).ok_or(AttachError::Lacking(target.program))?;
+pub(crate) fn classify(
+    guard: &mut impl Guards,
+    pins: &Pins,
+    target: Target<'_>,
+    live: Live,
+) -> Result<Settled, AttachError> {
+    let program = guard.classifier(target.program).ok_or(AttachError::Lacking(target.program))?;
     let side = match target.program.side() {
         Some(Side::Egress) => TcAttachType::Egress,
         _ => TcAttachType::Ingress,
@@ -71,22 +97,29 @@ pub(crate) fn classify(guard: &mut Ebpf, pins: &Pins, target: Target<'_>, live: 
 
 /// Puts `steer` and `shield` on an interface, with a place to count what they drop there.
 pub(crate) fn guard_interface(
-    guard: &mut Ebpf,
+    guard: &mut impl Guards,
     pins: &Pins,
     name: &str,
     ifindex: u32,
     live: Live,
 ) -> Result<Settled, AttachError> {
-    count_drops(guard, ifindex);
+    // That there is no room for a count is no reason to leave a guest unguarded.
+    let _ = guard.count_drops(ifindex);
     let steer = classify(guard, pins, Target { program: Program::Steer, name, ifindex }, live)?;
     let shield = classify(guard, pins, Target { program: Program::Shield, name, ifindex }, live)?;
     Ok(steer.max(shield))
 }
 
-/// A count that is there goes on. That there is no room for one is no reason to leave a guest unguarded.
-fn count_drops(guard: &mut Ebpf, ifindex: u32) {
+/// A count that is there goes on.
+pub(crate) fn count<M: BorrowMut<MapData>>(
+    drops: &mut HashMap<M, u32, Drops>,
+    ifindex: u32,
+) -> Result<(), AyaMapError> {
     const BPF_NOEXIST: u64 = 1;
-    let _ = drops(guard).and_then(|mut drops| drops.insert(ifindex, Drops::default(), BPF_NOEXIST));
+    match drops.insert(ifindex, Drops::default(), BPF_NOEXIST) {
+        Err(AyaMapError::SyscallError(why)) if why.io_error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
 }
 
 /// What was dropped, by interface.

@@ -224,6 +224,14 @@ impl Pins {
         look().map_err(|source| PinError::Pin { path: path.clone(), source })
     }
 
+    /// The program that runs on `ifindex` through the pin of `program`, if it does.
+    pub(crate) fn running(&self, program: Program, ifindex: u32) -> Option<u32> {
+        match self.look(PinName::of(program, ifindex)) {
+            Ok(Looked::At(Look { link, standing: Standing::Live, .. })) => Some(link.program),
+            _ => None,
+        }
+    }
+
     fn unreadable(&self, source: io::Error) -> PinError {
         PinError::Pin { path: self.dir.clone(), source }
     }

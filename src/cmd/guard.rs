@@ -48,7 +48,10 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
         bail!("there is no interface {name}; see `ip link`");
     }
     let pins = Pins::open(&dir)?;
-    let mut idle = Idle::load(u32::try_from(present.len()).unwrap_or(u32::MAX))?;
+    let mut idle = match &present[..] {
+        [one] => Idle::for_one(&pins, one.index)?,
+        all => Idle::load(u32::try_from(all.len()).unwrap_or(u32::MAX))?,
+    };
     let mut failed = 0;
     // The newest first: its guest is just starting.
     for interface in present.iter().rev() {

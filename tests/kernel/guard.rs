@@ -96,7 +96,8 @@ fn a_start_waits_for_a_daemon_that_is_ending() {
     node.await_guard("tap101i0");
     let old = node.pid();
     // It takes its time over the last answers.
-    run(&format!("kill -STOP {old} && kill -TERM {old} && (sleep 1 && kill -CONT {old}) > /dev/null 2>&1 &"));
+    run(&format!("kill -STOP {old} && kill -TERM {old}"));
+    run(&format!("(sleep 1 && kill -CONT {old}) > /dev/null 2>&1 &"));
     node.start();
     assert_ne!(node.pid(), old);
     guest.await_answer();

@@ -97,6 +97,46 @@ fn the_daemon_adopts_an_idle_guard_and_is_never_thrown_out_again() {
     });
 }
 
+#[test]
+fn one_more_interface_is_guarded_by_the_programs_that_guard_another() {
+    const COUNTED: u32 = 256;
+    node(|dir| {
+        devices();
+        pair("h1", "g1");
+        pair("h2", "g2");
+        let [first, second, third] = ["h0", "h1", "h2"].map(index);
+        let pins = Pins::open(dir).unwrap();
+        let programs = |ifindex| pinned(&pins, ifindex).iter().map(|pinned| pinned.program_id).collect::<Vec<_>>();
+        for (name, ifindex) in [("h0", first), ("h1", second)] {
+            assert_eq!(Idle::for_one(&pins, ifindex).unwrap().guard(&pins, name, ifindex).unwrap(), Held::Attached);
+        }
+        assert_eq!(programs(first), programs(second));
+        let guest = Wire::open("g1");
+        guest.send(&Frame::arp(1, GUEST, METADATA));
+        assert_said(&pins, second, Mode::Drop, [Some(1), Some(0)]);
+        assert_said(&pins, first, Mode::Drop, [Some(0), Some(0)]);
+
+        // Without room for its count it is given programs of its own.
+        for beyond in 1_000_000..1_000_000 + COUNTED - 2 {
+            Idle::for_one(&pins, beyond).unwrap();
+        }
+        assert_eq!(Idle::for_one(&pins, third).unwrap().guard(&pins, "h2", third).unwrap(), Held::Attached);
+        assert_ne!(programs(third), programs(first));
+        assert_said(&pins, third, Mode::Drop, [Some(0), Some(0)]);
+
+        // What serves is not borrowed: it may take a newborn for an interface that is gone.
+        let mut datapath = load(Epoch::default());
+        for (name, ifindex) in [("h0", first), ("h1", second), ("h2", third)] {
+            datapath.guard(&pins, name, ifindex).unwrap();
+        }
+        std::fs::remove_file(dir.join(format!("{second}-steer"))).unwrap();
+        std::fs::remove_file(dir.join(format!("{second}-shield"))).unwrap();
+        ip(&format!("link del h1\nlink add h1 index {second} type veth peer g1\n"));
+        assert_eq!(Idle::for_one(&pins, second).unwrap().guard(&pins, "h1", second).unwrap(), Held::Attached);
+        assert_ne!(programs(second), programs(first));
+    });
+}
+
 /// As a version would that has no map of ours: `steer` and `shield` are another object's program.
 fn guard_as_of_old(dir: &Path, name: &str) -> Ebpf {
     let mut object = Ebpf::load(YARDSTICK).unwrap();
