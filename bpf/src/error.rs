@@ -140,6 +140,15 @@ pub enum AttachError {
     Pin(#[from] PinError),
 }
 
+impl AttachError {
+    /// Whether a program of ours may be there, held by somebody else, that cannot be pinned or taken off from here. Of our
+    /// own devices, new ones are the mend.
+    #[must_use]
+    pub fn is_out_of_reach(&self) -> bool {
+        matches!(self, Self::Pin(PinError::Strays(_)))
+    }
+}
+
 /// The directory of pins, or a pin in it, cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -160,7 +169,9 @@ pub enum PinError {
         dir: PathBuf,
     },
     /// Links of ours that are not pinned here could not be looked for, pinned or taken off.
-    #[error("guards that are pinned elsewhere cannot be reached: run as root, and see `bpftool link`")]
+    #[error(
+        "a program there is not pinned here and cannot be reached: take it over as root with `pve-imds guard attach --all`"
+    )]
     Strays(#[source] io::Error),
     /// Another process has been removing pins for two seconds.
     #[error("{} is held by a process that does not let go: see which with `fuser {}`", path.display(), path.display())]

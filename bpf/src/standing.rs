@@ -55,7 +55,9 @@ pub(crate) fn judge(link: &LinkTarget, program: Program, ifindex: u32) -> io::Re
         (Some(side), LinkKind::Tcx(_)) => {
             let attached = sys::attached_at(ifindex, side)?;
             let (own, others): (Vec<_>, Vec<_>) = attached.into_iter().partition(|attached| attached.link == link.id);
-            match (own.is_empty(), others.into_iter().any(|other| stray::is_one(other, program))) {
+            // Who may not look into the others takes the pinned one for the only one of ours.
+            let is_one = |other| stray::is_one(other, program).unwrap_or(false);
+            match (own.is_empty(), others.into_iter().any(is_one)) {
                 (true, _) => Standing::Stale,
                 (false, true) => Standing::Doubled,
                 (false, false) => Standing::Live,

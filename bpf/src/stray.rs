@@ -7,6 +7,9 @@
 //!
 //! What is ours is so by network namespace, not by directory: two guards on one interface cannot both be right. Links in
 //! other network namespaces are not looked for and not touched.
+//!
+//! To look into a program that is not pinned takes `CAP_SYS_ADMIN`, which a daemon may lack. Then nothing is attached
+//! beside what cannot be looked into, and the error says who can.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,11 +21,18 @@ use crate::netlink;
 use crate::object::symbol;
 use crate::pins::Program;
 use crate::step::Step;
-use crate::sys::{self, Attached, Hook, Link, LinkKind, LinkTarget};
+use crate::sys::{self, Attached, Hook, Link, LinkKind, LinkTarget, ProgramAbout};
 
 /// Which program of ours this is, if it is one.
-fn identify(id: u32) -> Option<Program> {
-    let about = sys::program(id).ok()?;
+fn identify(id: u32) -> io::Result<Option<Program>> {
+    match sys::program(id) {
+        Ok(about) => Ok(recognise(&about)),
+        Err(why) if is_going(&why) => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+fn recognise(about: &ProgramAbout) -> Option<Program> {
     let program = Program::ALL.iter().copied().find(|program| symbol(*program) == about.name)?;
     let hook = if program.side().is_some() { Hook::Classifier } else { Hook::Xdp };
     let counts = |id: &u32| {
@@ -32,8 +42,18 @@ fn identify(id: u32) -> Option<Program> {
 }
 
 /// Whether this is a link of ours that runs `program`.
-pub(crate) fn is_one(attached: Attached, program: Program) -> bool {
-    attached.link != 0 && identify(attached.program) == Some(program)
+pub(crate) fn is_one(attached: Attached, program: Program) -> io::Result<bool> {
+    Ok(attached.link != 0 && identify(attached.program)? == Some(program))
+}
+
+fn ones(attached: Vec<Attached>, program: Program) -> io::Result<Vec<Attached>> {
+    let mut found = Vec::new();
+    for one in attached {
+        if is_one(one, program)? {
+            found.push(one);
+        }
+    }
+    Ok(found)
 }
 
 /// Which stray may be pinned.
@@ -54,7 +74,7 @@ pub(crate) fn adopt(program: Program, ifindex: u32, which: Which, path: &Path) -
         (None, Which::First) => Vec::new(),
         (None, Which::Any) => driver_link(ifindex)?,
     };
-    let Some(stray) = candidates.into_iter().find(|attached| is_one(*attached, program)) else { return Ok(false) };
+    let Some(stray) = ones(candidates, program)?.into_iter().next() else { return Ok(false) };
     match Link::open(stray.link).and_then(|link| link.pin(path)) {
         Ok(()) => Step::Pinned.taken(),
         // Somebody was faster.
@@ -68,9 +88,9 @@ pub(crate) fn adopt(program: Program, ifindex: u32, which: Which, path: &Path) -
 /// Takes off all links of ours that run `program` on the interface, but for one. Returns how many.
 pub(crate) fn detach_but(program: Program, ifindex: u32, kept: u32) -> io::Result<usize> {
     let Some(side) = program.side() else { return Ok(0) };
-    let strays = sys::attached_at(ifindex, side)?.into_iter().filter(|attached| attached.link != kept);
+    let others = sys::attached_at(ifindex, side)?.into_iter().filter(|attached| attached.link != kept);
     let mut count = 0;
-    for stray in strays.filter(|attached| is_one(*attached, program)) {
+    for stray in ones(others.collect(), program)? {
         count += usize::from(detach(stray.link)?);
     }
     Ok(count)
@@ -97,9 +117,11 @@ pub(crate) fn all() -> io::Result<Vec<(Program, LinkTarget)>> {
     let mut known = BTreeMap::new();
     let mut found = Vec::new();
     each(|_, target| {
-        let Some(program) = *known.entry(target.program).or_insert_with(|| identify(target.program)) else {
-            return Ok(());
+        let program = match known.get(&target.program) {
+            Some(known) => *known,
+            None => *known.entry(target.program).or_insert(identify(target.program)?),
         };
+        let Some(program) = program else { return Ok(()) };
         let here = match target.kind {
             LinkKind::Tcx(side) => {
                 sys::attached_at(target.ifindex, side)?.iter().any(|attached| attached.link == target.id)

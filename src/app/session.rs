@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use metrics::counter;
 use pve_imds_model::tap::TapName;
-use pve_imds_transport::bpf::{Bucket, Datapath, Epoch, Lock, Pins, Program};
+use pve_imds_transport::bpf::{AttachError, Bucket, Datapath, Epoch, Lock, Pins, Program, Swap};
 use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Xsk};
 use tokio::sync::mpsc;
 
@@ -127,9 +127,9 @@ impl<R: Answers> Session<R> {
         let mut guests = Guests::new(base.accept.clone(), base.node.clone(), base.router.clone(), ring.guests.clone());
         let unguarded = seat_present(&mut guests, &mut datapath, &base.pins, base.links.present())?;
         passed(Step::GuestsSeated);
-        datapath.attach_return(&base.pins, &devices.a.name)?;
+        or_discard(datapath.attach_return(&base.pins, &devices.a.name), &devices).await?;
         passed(Step::ReturnAttached);
-        datapath.attach_funnel(&base.pins, &devices.b.name)?;
+        or_discard(datapath.attach_funnel(&base.pins, &devices.b.name), &devices).await?;
         passed(Step::FunnelAttached);
         devices.raise().await?;
         passed(Step::DevicesRaised);
@@ -241,6 +241,19 @@ fn end(guard: &Guard, worker: JoinHandle<()>) {
         tracing::error!("the guard's thread panicked");
     }
     passed(Step::GuardEnded);
+}
+
+/// Where an old program of ours is on our devices and out of reach, the next attempt finds none of these.
+async fn or_discard(attached: Result<Swap, AttachError>, devices: &Devices) -> anyhow::Result<()> {
+    match attached {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            if error.is_out_of_reach() {
+                devices.discard().await?;
+            }
+            Err(error.into())
+        }
+    }
 }
 
 /// Seats every guest that is there, and guards at once those that were guarded before: swapping a pinned link takes

@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
+use crate::pins::Old;
 use crate::world::{Guest, Node, Plug, sh, until};
 
 fn text(bytes: &[u8]) -> String {
@@ -96,8 +97,12 @@ fn every_step_is_passed_and_can_be_died_at() {
     let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
     node.start();
     node.await_guard("tap101i0");
+    let old = Old::shield(&node, "tap101i0");
+    node.stop("TERM");
+    node.start();
     node.stop("TERM");
     for word in pve_imds::steps::words() {
+        let _double = old.attach(&node, "tap101i0");
         let mut command = node.namespace.command(env!("CARGO_BIN_EXE_pve-imds"));
         command.env("PVE_IMDS_TEST_KILL_AT", word).arg("--config").arg(node.config()).arg("serve");
         let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -187,6 +187,55 @@ fn to_remove_all_is_to_open_every_interface_here_and_none_elsewhere() {
     });
 }
 
+/// The rights of this thread, as a daemon has them that runs within bounds: by the kernel's rule, it may not look into
+/// programs that it has no descriptor of.
+fn with_bounds<T>(what: impl FnOnce() -> T) -> T {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let all = capabilities(None).unwrap();
+    let effective = all.effective - CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, rustix::thread::CapabilitySets { effective, ..all }).unwrap();
+    let result = what();
+    set_capabilities(None, all).unwrap();
+    result
+}
+
+#[test]
+fn who_may_not_look_into_a_stray_attaches_nothing_beside_it() {
+    node(|dir| {
+        devices();
+        let (pins, mut datapath) = attached(dir);
+        datapath.attach_funnel(&pins, "imds-b").unwrap();
+        let host = index("h0");
+        let mut next = load(Epoch::default().next());
+        // With its pins it needs no more rights than it has.
+        with_bounds(|| {
+            assert_eq!(next.guard(&pins, "h0", host).unwrap(), Swap::Swapped);
+            assert_eq!(next.attach_return(&pins, "imds-a").unwrap(), Swap::Swapped);
+            assert_eq!(next.attach_funnel(&pins, "imds-b").unwrap(), Swap::Swapped);
+        });
+        keep(dir, &[&guards(host)[..], &["return".to_owned(), "funnel".to_owned()]].concat());
+        let refused = with_bounds(|| {
+            let guard = next.guard(&pins, "h0", host);
+            [guard, next.attach_return(&pins, "imds-a"), next.attach_funnel(&pins, "imds-b")]
+        });
+        for why in refused.map(Result::unwrap_err) {
+            assert!(why.is_out_of_reach() && why.to_string().contains("`pve-imds guard attach --all`"), "{why}");
+        }
+        // Whoever may takes it over, and then it is as before.
+        assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Already);
+        with_bounds(|| assert_eq!(next.guard(&pins, "h0", host).unwrap(), Swap::Swapped));
+        ip("link del imds-a\n");
+        pair("imds-a", "imds-b");
+        let mut next = load(Epoch::default());
+        with_bounds(|| {
+            next.guard(&pins, "h0", host).unwrap();
+            assert_eq!(next.attach_return(&pins, "imds-a").unwrap(), Swap::Attached);
+        });
+        assert_eq!(pins.strays().unwrap(), []);
+        assert_served(Epoch::default());
+    });
+}
+
 #[test]
 fn a_datapath_can_be_dropped_while_a_stray_of_it_lives() {
     node(|dir| {

@@ -110,6 +110,17 @@ impl Attached {
             _ => self.datapath.attach_return(&self.pins, &self.devices.a.name),
         }
     }
+
+    /// The session then hears that they are lost, and makes others.
+    fn discard_devices(&self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let discarded = runtime
+            .map_err(|error| error.to_string())
+            .and_then(|runtime| runtime.block_on(self.devices.discard()).map_err(|error| chain(&error)));
+        if let Err(error) = discarded {
+            tracing::error!(error, "our devices cannot be made anew");
+        }
+    }
 }
 
 /// When the next look is due, and where it goes on.
@@ -163,8 +174,10 @@ impl Watch {
                 Ok(Standing::Doubled) => doubles.take_off(&attached.pins, program, ifindex),
                 _ => {
                     let put_back = attached.put_back(program);
-                    if put_back.is_ok() {
-                        counter!(MENDS, "what" => "program").increment(1);
+                    match &put_back {
+                        Ok(_) => counter!(MENDS, "what" => "program").increment(1),
+                        Err(error) if error.is_out_of_reach() => attached.discard_devices(),
+                        Err(_) => {}
                     }
                     found.push(Finding::Off(program, put_back.err().map(|error| chain(&error))));
                 }
