@@ -143,6 +143,7 @@ impl<R: Answers> Daemon<R> {
         tracing::warn!(reason, %lost, "the datapath is lost; rebuilding it");
         systemd::rebuilding();
         let mut backoff = Backoff::default();
+        let mut said = String::new();
         for attempt in 1.. {
             match self.open_instead_of(left.as_ref()).await {
                 Ok(session) => {
@@ -159,7 +160,10 @@ impl<R: Answers> Daemon<R> {
                 Err(error) => {
                     counter!(FAILURES).increment(1);
                     let error = chain(error.as_ref());
-                    tracing::error!(reason, attempt, error, "the datapath cannot be rebuilt; trying again");
+                    if said != error {
+                        tracing::error!(reason, attempt, error, "the datapath cannot be rebuilt; trying again");
+                        said.clone_from(&error);
+                    }
                     self.health.send_replace(Health::failing(reason, error));
                     tokio::time::sleep(backoff.wait()).await;
                 }

@@ -118,6 +118,41 @@ fn a_daemon_whose_pins_are_unmounted_pins_the_same_links_again() {
     assert_eq!(node.metric("pve_imds_datapath_rebuilds_total{reason=\"gone\"}"), 0.0);
 }
 
+/// A daemon with the bounds that its unit sets: it may not look into programs that it has no descriptor of.
+fn bounded(node: &Node) -> Holder {
+    let mut command = node.namespace.command("setpriv");
+    command.args(["--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_pve-imds"), "--config"]).arg(node.config());
+    Holder(command.arg("serve").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+#[test]
+fn a_daemon_within_its_bounds_makes_new_devices_and_says_which_guards_are_out_of_reach() {
+    let mut node = Node::new();
+    let guests = two_guests(&mut node);
+    serve(&mut node, &guests);
+    let _holder = Holder::new();
+    node.stop("KILL");
+    remount();
+    let index = node.namespace.index("imdstk-a");
+    let mut first = bounded(&node);
+    assert_eq!(first.0.wait().unwrap().code(), Some(1), "the devices are not to be had");
+    let _second = bounded(&node);
+    until("/healthz tells", || {
+        let mut command = node.namespace.command("curl");
+        let output = command.args(["-s", "-m", "5", "http://127.0.0.1:9100/healthz"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("2 interfaces cannot be guarded").then_some(())
+    });
+    assert_ne!(node.namespace.index("imdstk-a"), index);
+    assert_eq!(guests[1].curl(&["--connect-timeout", "0.3"], "/nocloud/"), None, "silence, not somebody else");
+    // What the unit does before each start.
+    let all = ["guard", "attach", "--all", "--accept-kinds", "tun,veth", "--pin-dir", "/run/imdstk/bpf"];
+    assert!(node.product(&all).status.success());
+    until("/healthz says ok", || node.management("/healthz").filter(|text| text == "ok\n"));
+    guests.iter().for_each(Guest::await_answer);
+    guests.iter().for_each(Guest::has_its_own_files);
+    assert_eq!(strays(&node), []);
+}
+
 /// A program of ours, held so that it outlives its link.
 pub struct Old(std::os::fd::OwnedFd);
 
