@@ -1,9 +1,9 @@
 //! The programs of an idle guard that runs already, for one more interface.
 //!
-//! Each load costs the kernel some 70 KiB and the caller the verifier's time, while an interface stands open. So a
-//! command that guards a single newborn looks at who was guarded last: if `steer` and `shield` there are of an idle guard
-//! that has room to count one interface more, they are attached once more. What serves is never borrowed: its slots may
-//! be those of interfaces that are gone. Nor is what lacks a map of ours.
+//! Each load costs the kernel some 40 KiB (more, by whole pages) and the caller the verifier's time, while an interface
+//! stands open. So a command that guards a single newborn looks at who was guarded last: if `steer` and `shield` there
+//! are of an idle guard that has room to count one interface more, they are attached once more. What serves is never
+//! borrowed: its slots may be those of interfaces that are gone. Nor is what lacks a map of ours.
 
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::{ProgramInfo, SchedClassifier, loaded_programs};

@@ -33,7 +33,7 @@ enum Programs {
     Borrowed(Box<Borrowed>),
 }
 
-/// At least so many interfaces' drops are counted by a load: room for those who borrow it. 8 KiB, without their counts.
+/// At least so many interfaces' drops are counted by a load: room for those who borrow it. 5 KiB, without the counts.
 const ROOM: u32 = 256;
 
 impl Idle {
