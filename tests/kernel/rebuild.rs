@@ -118,7 +118,7 @@ fn a_thread_that_dies_is_begun_anew() {
 }
 
 #[test]
-fn a_pair_that_is_not_ours_under_our_indexes_is_made_anew() {
+fn a_pair_that_is_parted_under_our_indexes_is_made_anew() {
     let street = Street::served();
     let ip = |arguments: &str| street.node.namespace.ip(arguments);
     // The other end of ours is somebody else's now, here or in another namespace. Asleep, the daemon hears of all at once.
@@ -128,6 +128,8 @@ fn a_pair_that_is_not_ours_under_our_indexes_is_made_anew() {
             run(&format!("kill -STOP {}", street.node.pid()));
             ip("link del imdstk-a");
             ip(&format!("link add imdstk-a index {a} type veth peer {other}"));
+            // With our mark: one without it is somebody's own, and refused with the command that removes it.
+            ip("link set imdstk-a alias pve-imds");
             ip(&format!("link add squatter index {b} type bridge"));
             run(&format!("kill -CONT {}", street.node.pid()));
         });
