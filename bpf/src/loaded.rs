@@ -9,10 +9,11 @@ use aya::maps::{HashMap, Map, MapData};
 
 use crate::pins::Program;
 use crate::sys;
-use crate::words::words;
+use crate::words;
 
 words! {
     /// What a guard does with frames for the metadata address.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Mode {
         /// The interface has a slot: they go to user space, if somebody is there.
         Serve => "serve",

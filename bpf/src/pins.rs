@@ -26,7 +26,7 @@ use crate::lock::Lock;
 use crate::standing::{self, Found, Standing};
 use crate::stray;
 use crate::sys::{LinkTarget, Side};
-use crate::words::words;
+use crate::words;
 
 pub(crate) use self::name::PinName;
 pub use self::removal::Swept;
@@ -36,6 +36,7 @@ const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 
 words! {
     /// The four kernel programs; the word is also that of pins.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Program {
         /// From a guest: ours to user space, forgeries nowhere, the rest untouched.
         Steer => "steer",

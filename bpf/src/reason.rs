@@ -2,11 +2,12 @@
 //!
 //! The list is the one of `c/reasons.h`, line by line.
 
-use crate::words::words;
+use crate::words;
 
 words! {
     /// One counter of the datapath, in the kernel's order. The first part of the word is the program; a word that does not
     /// end in `_redirected` is a drop.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Reason {
         /// An ARP request or a TCP segment for the metadata address, on its way to user space.
         SteerRedirected => "steer_redirected",

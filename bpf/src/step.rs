@@ -3,10 +3,11 @@
 //! Each is said on the log target `pve_imds::step` right after it was taken, in the thread that took it: whoever
 //! listens there can stop the process between any two of them. Nothing else hangs on these words.
 
-use crate::words::words;
+use crate::words;
 
 words! {
     /// A step that changes what the kernel holds for us, in the order of a start.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Step {
         /// The programs and their maps are in the kernel, attached to nothing.
         Loaded => "loaded",

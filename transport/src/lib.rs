@@ -35,7 +35,6 @@ mod stream;
 pub mod testing;
 mod turns;
 mod wire;
-mod words;
 mod xsk;
 
 pub use afxdp::Xsk;

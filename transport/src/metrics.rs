@@ -1,11 +1,12 @@
 //! What this room counts. Names follow Prometheus' conventions; labels are closed sets.
 
-use metrics::{Counter, counter, describe_counter};
 use std::sync::LazyLock;
+
+use metrics::{Counter, counter, describe_counter};
+use pve_imds_bpf::words;
 
 use crate::ether::Refused;
 use crate::wire::Account;
-use crate::words::words;
 
 words! {
     /// Why a frame or packet that reached us was not served.

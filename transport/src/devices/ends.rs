@@ -1,11 +1,11 @@
 //! One end of the pair as the kernel describes it, and what is to be thought of it. Pure.
 
+use pve_imds_bpf::words;
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 
 use super::{Device, MARK, MTU};
-use crate::words::words;
 
 words! {
     /// What somebody has changed and we put right.
