@@ -216,13 +216,11 @@ impl Pins {
     ///
     /// [`PinError::Pin`] if that cannot be told.
     pub fn standing(&self, program: Program, ifindex: u32) -> Result<Standing, PinError> {
-        let path = self.path(program, ifindex);
-        let look = || match standing::find(&path)? {
-            Found::Nothing => Ok(Standing::Absent),
-            Found::Other => Ok(Standing::Foreign),
-            Found::Link(link) => standing::judge(&link, program, ifindex),
-        };
-        look().map_err(|source| PinError::Pin { path: path.clone(), source })
+        Ok(match self.look_for(PinName::of(program, ifindex), |_| ifindex)? {
+            Looked::Nothing => Standing::Absent,
+            Looked::Foreign => Standing::Foreign,
+            Looked::At(look) => look.standing,
+        })
     }
 
     /// The program that runs on `ifindex` through the pin of `program`, if it does.
@@ -248,7 +246,15 @@ impl Pins {
         names.filter_map(Result::transpose).collect::<io::Result<_>>().map_err(|why| self.unreadable(why))
     }
 
+    /// For the interface that its name says; for our own devices, for the one that its link says.
     fn look(&self, name: PinName) -> Result<Looked, PinError> {
+        self.look_for(name, |link| match name {
+            PinName::Interface(ifindex, _) => ifindex,
+            PinName::Device(_) => link.ifindex,
+        })
+    }
+
+    fn look_for(&self, name: PinName, whom: impl Fn(&LinkTarget) -> u32) -> Result<Looked, PinError> {
         let path = self.file(name);
         let look = || -> io::Result<_> {
             let link = match standing::find(&path)? {
@@ -256,10 +262,7 @@ impl Pins {
                 Found::Other => return Ok(Looked::Foreign),
                 Found::Link(link) => link,
             };
-            let ifindex = match name {
-                PinName::Interface(ifindex, _) => ifindex,
-                PinName::Device(_) => link.ifindex,
-            };
+            let ifindex = whom(&link);
             Ok(match standing::judge(&link, name.program(), ifindex)? {
                 Standing::Foreign => Looked::Foreign,
                 standing => Looked::At(Look { ifindex, link, standing }),
