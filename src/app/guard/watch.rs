@@ -89,6 +89,13 @@ pub struct Lost {
     programs: Vec<Program>,
 }
 
+impl Lost {
+    /// `None`: it has lost nothing.
+    fn of(interface: &Interface, programs: Vec<Program>) -> Option<Self> {
+        (!programs.is_empty()).then(|| Self { interface: interface.clone(), programs })
+    }
+}
+
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let programs: Vec<&str> = self.programs.iter().map(|program| program.word()).collect();
@@ -226,19 +233,16 @@ impl Watch {
         roster: &Roster,
         doubles: &mut Doubles,
     ) -> Vec<Lost> {
-        let lacking = |interface: &Interface, has: &dyn Fn(Program) -> bool| Lost {
-            interface: interface.clone(),
-            programs: GUARDS.into_iter().filter(|program| !has(*program)).collect(),
-        };
         let mut guarded: Vec<&Interface> = roster.all_guarded().collect();
         guarded.sort_unstable_by_key(|interface| interface.index);
-        let is_pinned = |program, interface: &Interface| census.contains(&(program, interface.index));
-        let (pinned, unpinned): (Vec<&Interface>, Vec<_>) =
-            guarded.into_iter().partition(|interface| GUARDS.iter().all(|program| is_pinned(*program, interface)));
-        let mut naked: Vec<Lost> = unpinned
-            .into_iter()
-            .map(|interface| lacking(interface, &|program| is_pinned(program, interface)))
-            .collect();
+        let (mut naked, mut pinned) = (Vec::new(), Vec::new());
+        for interface in guarded {
+            let unpinned = GUARDS.into_iter().filter(|program| !census.contains(&(*program, interface.index)));
+            match Lost::of(interface, unpinned.collect()) {
+                Some(lost) => naked.push(lost),
+                None => pinned.push(interface),
+            }
+        }
         let begun = Instant::now();
         for step in 0..pinned.len().min(CLOSER) {
             if step > 0 && begun.elapsed() > CLOSER_TIME {
@@ -246,17 +250,15 @@ impl Watch {
             }
             self.closer = (self.closer + 1) % pinned.len();
             let interface = pinned[self.closer];
-            let standings = GUARDS.map(|program| (program, pins.standing(program, interface.index).ok()));
-            for (program, _) in standings.iter().filter(|(_, standing)| *standing == Some(Standing::Doubled)) {
-                doubles.take_off(pins, *program, interface.index);
+            let mut off = Vec::new();
+            for program in GUARDS {
+                match pins.standing(program, interface.index) {
+                    Ok(Standing::Live) => {}
+                    Ok(Standing::Doubled) => doubles.take_off(pins, program, interface.index),
+                    _ => off.push(program),
+                }
             }
-            let runs = [Some(Standing::Live), Some(Standing::Doubled)];
-            let lost = lacking(interface, &|program| {
-                standings.iter().any(|(other, standing)| *other == program && runs.contains(standing))
-            });
-            if !lost.programs.is_empty() {
-                naked.push(lost);
-            }
+            naked.extend(Lost::of(interface, off));
         }
         // Of an interface that has just gone we shall hear.
         naked.retain(|lost| lost.interface.is_there());
