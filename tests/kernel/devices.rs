@@ -212,13 +212,8 @@ fn a_file_system_that_is_unmounted_is_told_and_all_is_pinned_anew_when_it_is_bac
     let (_, text) = until("/healthz tells", || Some(health(&node)).filter(|(status, _)| status == "503"));
     assert!(text.contains("mount -t bpf bpf") && text.lines().count() == 1, "one line with the mend: {text}");
     let mount = || run(&format!("{inside} mount -t bpf imdstk {}", dir.display()));
-    let pins = Path::new("/proc").join(node.pid().to_string()).join("root/run/imdstk/bpf");
-    let mut names = vec!["return".to_owned(), "funnel".to_owned()];
-    for guest in &guests {
-        let index = node.namespace.index(&format!("tap{}i0", guest.vmid));
-        names.extend([format!("{index}-steer"), format!("{index}-shield")]);
-    }
-    let pinned = || names.iter().all(|name| pins.join(name).exists());
+    let expected = node.expected_pins(&guests);
+    let pinned = || expected.iter().all(|pin| pin.exists());
     mended_after("the file system is back", (&node, &guests), || drop(mount()), pinned);
 }
 

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pve_imds_transport::bpf::{Pins, Program, Stray};
@@ -47,15 +46,20 @@ fn strays(node: &Node) -> Vec<Stray> {
     node.namespace.inside(|| Pins::open(&Node::pin_dir()).unwrap().strays().unwrap())
 }
 
-/// As the daemon's own namespace has it.
-fn pins_of(pid: u32) -> PathBuf {
-    Path::new("/proc").join(pid.to_string()).join("root/run/imdstk/bpf")
-}
-
 fn status(node: &Node) -> (String, String) {
     let output = node.product(&["guard", "status"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Two guests whose daemon is dead and whose guards a mount elsewhere keeps, out of reach.
+fn orphaned(node: &mut Node) -> ([Guest; 2], Holder) {
+    let guests = two_guests(node);
+    serve(node, &guests);
+    let holder = Holder::new();
+    node.stop("KILL");
+    remount();
+    (guests, holder)
 }
 
 fn remount() {
@@ -65,11 +69,7 @@ fn remount() {
 #[test]
 fn guards_that_a_mount_elsewhere_keeps_are_taken_over_by_the_next_start() {
     let mut node = Node::new();
-    let guests = two_guests(&mut node);
-    serve(&mut node, &guests);
-    let _holder = Holder::new();
-    node.stop("KILL");
-    remount();
+    let (guests, _holder) = orphaned(&mut node);
     let (shown, _) = status(&node);
     assert_eq!(shown.matches("unpinned").count(), 4, "{shown}");
     serve(&mut node, &guests);
@@ -104,17 +104,12 @@ fn a_daemon_whose_pins_are_unmounted_pins_the_same_links_again() {
     let inside = format!("nsenter -m -t {}", node.pid());
     let dir = Node::pin_dir();
     run(&format!("umount {0} && {inside} umount {0} && {inside} mount -t bpf imdstk {0}", dir.display()));
-    let mut names = vec!["return".to_owned(), "funnel".to_owned()];
-    for guest in &guests {
-        let index = node.namespace.index(&guest.tap());
-        names.extend([format!("{index}-steer"), format!("{index}-shield")]);
-    }
-    let pins = pins_of(node.pid());
-    until("all is pinned anew", || names.iter().all(|name| pins.join(name).exists()).then_some(()));
+    let expected = node.expected_pins(&guests);
+    until("all is pinned anew", || expected.iter().all(|pin| pin.exists()).then_some(()));
     until("/healthz says ok", || node.management("/healthz"));
     guests.iter().for_each(Guest::has_its_own_files);
-    let (pins, namespace) = (pins.clone(), &node.namespace);
-    assert_eq!(namespace.inside(|| Pins::open(&pins).unwrap().strays().unwrap()), []);
+    let pins = node.inner_pin_dir();
+    assert_eq!(node.namespace.inside(|| Pins::open(&pins).unwrap().strays().unwrap()), []);
     assert_eq!(node.metric("pve_imds_datapath_rebuilds_total{reason=\"gone\"}"), 0.0);
 }
 
@@ -128,11 +123,7 @@ fn bounded(node: &Node) -> Holder {
 #[test]
 fn a_daemon_within_its_bounds_makes_new_devices_and_says_which_guards_are_out_of_reach() {
     let mut node = Node::new();
-    let guests = two_guests(&mut node);
-    serve(&mut node, &guests);
-    let _holder = Holder::new();
-    node.stop("KILL");
-    remount();
+    let (guests, _holder) = orphaned(&mut node);
     let index = node.namespace.index("imdstk-a");
     let mut first = bounded(&node);
     assert_eq!(first.0.wait().unwrap().code(), Some(1), "the devices are not to be had");

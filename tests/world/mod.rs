@@ -199,6 +199,22 @@ impl Node {
         Self::dir().join("bpf")
     }
 
+    /// The same directory as the daemon sees it: `ip netns exec` gave that mounts of its own.
+    pub fn inner_pin_dir(&self) -> PathBuf {
+        let dir = Self::pin_dir();
+        Path::new("/proc").join(self.pid().to_string()).join("root").join(dir.strip_prefix("/").unwrap())
+    }
+
+    /// Every pin that the daemon has when it guards these, as it sees them.
+    pub fn expected_pins(&self, guests: &[Guest]) -> Vec<PathBuf> {
+        let of_guest = |guest: &Guest| {
+            let index = self.namespace.index(&guest.tap());
+            ["steer", "shield"].map(|program| format!("{index}-{program}"))
+        };
+        let names = guests.iter().flat_map(of_guest).chain(["return".to_owned(), "funnel".to_owned()]);
+        names.map(|name| self.inner_pin_dir().join(name)).collect()
+    }
+
     /// The configuration file.
     pub fn config(&self) -> PathBuf {
         Self::dir().join("config.yaml")
