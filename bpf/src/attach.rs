@@ -48,6 +48,8 @@ pub(crate) enum Live {
 pub(crate) enum Settled {
     /// It was there, alive, and was treated as [`Live`] says.
     Live,
+    /// The same, and it was not pinned here before.
+    Pinned,
     /// There was none.
     Attached,
     /// There was one to an interface that is gone.
@@ -57,7 +59,7 @@ pub(crate) enum Settled {
 impl From<Settled> for Swap {
     fn from(settled: Settled) -> Self {
         match settled {
-            Settled::Live => Self::Swapped,
+            Settled::Live | Settled::Pinned => Self::Swapped,
             Settled::Attached => Self::Attached,
             Settled::Renewed => Self::Renewed,
         }
@@ -186,25 +188,25 @@ pub(crate) fn settle(
     live: Live,
 ) -> Result<Settled, AttachError> {
     let path = pins.path(target.program, target.ifindex);
-    let mut renewed = false;
+    let (mut renewed, mut pinned) = (false, Settled::Live);
     for _ in 0..ATTEMPTS {
         let standing = pins.standing(target.program, target.ifindex)?;
         match (standing, live) {
             (Standing::Live | Standing::Doubled, Live::Leave) => {
                 alone(pins, target, standing)?;
-                return Ok(Settled::Live);
+                return Ok(pinned);
             }
             (Standing::Live | Standing::Doubled, Live::Swap) => match swap(&path, hook) {
                 Ok(()) => {
                     alone(pins, target, standing)?;
-                    return Ok(if renewed { Settled::Renewed } else { Settled::Live });
+                    return Ok(if renewed { Settled::Renewed } else { pinned });
                 }
                 Err(ReplaceError::Gone) => {}
                 Err(ReplaceError::Foreign(source)) => return Err(AttachError::Foreign { path, source }),
                 Err(ReplaceError::Refused(why)) => return Err(target.refused(why)),
             },
             (Standing::Stale, _) => renewed |= pins.clear_stale(target.program, target.ifindex)?,
-            (Standing::Absent, _) if adopt(target, Which::First, &path)? => {}
+            (Standing::Absent, _) if adopt(target, Which::First, &path)? => pinned = Settled::Pinned,
             (Standing::Absent, _) => match create(pins, target, &path, hook) {
                 Ok(Created::Pinned) if renewed => return Ok(Settled::Renewed),
                 Ok(Created::Pinned) => return Ok(Settled::Attached),
@@ -213,6 +215,7 @@ pub(crate) fn settle(
                     if !(is_taken(&why) && adopt(target, Which::Any, &path)?) {
                         return Err(why);
                     }
+                    pinned = Settled::Pinned;
                 }
             },
             (Standing::Foreign, _) => return Err(AttachError::Foreign { path, source: LinkError::InvalidLink }),

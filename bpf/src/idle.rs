@@ -19,6 +19,8 @@ use crate::step::Step;
 pub enum Held {
     /// It is guarded now; of the two programs, what was missing or defunct is new.
     Attached,
+    /// It was guarded already, by links that somebody else held; now they are pinned here.
+    Pinned,
     /// It was guarded already, and nothing was changed.
     Already,
 }
@@ -78,6 +80,7 @@ impl Idle {
         };
         Ok(match settled {
             Settled::Live => Held::Already,
+            Settled::Pinned => Held::Pinned,
             Settled::Attached | Settled::Renewed => Held::Attached,
         })
     }

@@ -38,6 +38,8 @@ pub(crate) struct Loaded {
     capacity: u32,
     /// The number of the map of drops.
     drops_id: u32,
+    /// The number of the map of counters, which the programs of one load share and no others.
+    pub(crate) counters: Option<u32>,
 }
 
 impl Loaded {
@@ -49,6 +51,7 @@ impl Loaded {
             let Ok(info) = map.info() else { continue };
             match info.name_as_str() {
                 Some("interfaces") => (loaded.interfaces, loaded.capacity) = (typed(map), info.max_entries()),
+                Some("counters") => loaded.counters = Some(id),
                 Some("drops") => (loaded.drops, loaded.drops_id) = (typed(map), id),
                 _ => {}
             }

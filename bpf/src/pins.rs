@@ -79,7 +79,10 @@ pub struct Pinned {
     pub program_id: u32,
     /// It guards nothing here: its interface is gone, has left this network namespace, or is another by now.
     pub defunct: bool,
-    /// Whether the interface has a slot, as its `steer` says. Our own devices are served.
+    /// Its link is on an interface, be it of another network namespace.
+    pub attached: bool,
+    /// Whether the interface has a slot, as its `steer` says, in the load that `return` answers from: no other reaches
+    /// user space. Our own devices are served.
     pub mode: Mode,
     /// Frames that the program has dropped on the interface since it was loaded. `None` where that is not counted: on
     /// our own devices, by a program of an earlier version, and beyond 4096 interfaces.
@@ -138,19 +141,30 @@ impl Pins {
     /// [`PinError::Pin`] if the directory or a pin in it cannot be read.
     pub fn list(&self) -> Result<Vec<Pinned>, PinError> {
         let names = self.interfaces()?;
-        let mut programs = BTreeMap::new();
-        let mut found = Vec::new();
+        let mut looks = Vec::new();
         for name in self.names()? {
-            let Looked::At(Look { ifindex, link, standing }) = self.look(name)? else { continue };
-            let (program, defunct) = (name.program(), standing == Standing::Stale);
-            let loaded = programs.entry(link.program).or_insert_with(|| Loaded::find(link.program));
+            if let Looked::At(look) = self.look(name)? {
+                looks.push((name.program(), look));
+            }
+        }
+        let mut programs = BTreeMap::new();
+        for (_, look) in &looks {
+            programs.entry(look.link.program).or_insert_with(|| Loaded::find(look.link.program));
+        }
+        let answering = looks.iter().find(|(program, _)| *program == Program::Return);
+        let answering = answering.and_then(|(_, look)| programs[&look.link.program].counters);
+        let mut found = Vec::new();
+        for (program, Look { ifindex, link, standing }) in looks {
+            let (defunct, loaded) = (standing == Standing::Stale, &programs[&link.program]);
             found.push(Pinned {
                 ifindex,
                 name: if defunct { None } else { names.name(ifindex) },
                 program,
                 program_id: link.program,
                 defunct,
+                attached: link.ifindex != 0,
                 mode: match program {
+                    Program::Steer if answering.is_none() || loaded.counters != answering => Mode::Drop,
                     Program::Steer => loaded.mode(ifindex),
                     Program::Shield => Mode::Drop,
                     Program::Return | Program::Funnel => Mode::Serve,

@@ -74,6 +74,8 @@ fn the_daemon_adopts_an_idle_guard_and_is_never_thrown_out_again() {
 
         let mut datapath = load(Epoch::default());
         assert_eq!(datapath.guard(&pins, "h0", host).unwrap(), Swap::Swapped);
+        assert_said(&pins, host, Mode::Drop, [Some(0), Some(0)]);
+        datapath.attach_return(&pins, "imds-a").unwrap();
         assert_said(&pins, host, Mode::Serve, [Some(0), Some(0)]);
         let served = pins.list().unwrap();
         assert_eq!(idle.guard(&pins, "h0", host).unwrap(), Held::Already);
@@ -161,7 +163,11 @@ fn programs_of_another_version_are_swapped_and_little_is_known_of_them() {
         assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Already);
         let mut datapath = load(Epoch::default());
         assert_eq!(datapath.guard(&pins, "h0", host).unwrap(), Swap::Swapped);
+        datapath.attach_return(&pins, "imds-a").unwrap();
         assert_said(&pins, host, Mode::Serve, [Some(0), Some(0)]);
+        // The next load may leave the interface out, and then what steers there reaches nobody.
+        load(Epoch::default().next()).attach_return(&pins, "imds-a").unwrap();
+        assert_said(&pins, host, Mode::Drop, [Some(0), Some(0)]);
     });
 }
 

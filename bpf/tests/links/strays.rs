@@ -81,7 +81,7 @@ fn a_guard_that_has_lost_its_pins_gets_new_ones_and_is_never_doubled() {
 
         // The next load, and `guard attach` between the two.
         names.iter().for_each(|name| std::fs::remove_file(dir.join(name)).unwrap());
-        assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Already);
+        assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Pinned);
         let mut next = load(Epoch::default().next());
         assert_eq!(next.guard(&pins, "h0", host).unwrap(), Swap::Swapped);
         assert_eq!(next.attach_return(&pins, "imds-a").unwrap(), Swap::Swapped);
@@ -222,7 +222,7 @@ fn who_may_not_look_into_a_stray_attaches_nothing_beside_it() {
             assert!(why.is_out_of_reach() && why.to_string().contains("`pve-imds guard attach --all`"), "{why}");
         }
         // Whoever may takes it over, and then it is as before.
-        assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Already);
+        assert_eq!(Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap(), Held::Pinned);
         with_bounds(|| assert_eq!(next.guard(&pins, "h0", host).unwrap(), Swap::Swapped));
         ip("link del imds-a\n");
         pair("imds-a", "imds-b");
