@@ -115,6 +115,9 @@ pub enum GuardCommand {
         /// Where links are pinned
         #[command(flatten)]
         pins: PinDir,
+        /// Stands before every other command; here it is refused, and not listed
+        #[arg(long, hide = true, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// List guarded interfaces, the programs on them, and what they dropped
     Status {
@@ -136,8 +139,8 @@ pub enum GuardCommand {
 /// Where the guard is.
 #[derive(Debug, clap::Args)]
 pub struct PinDir {
-    /// Directory of the pinned links; without it the configuration says, where one is read, else it is
-    /// /run/pve-imds/bpf
+    /// Directory of the pinned links; without it the daemon that serves says, else the configuration, where one is read,
+    /// else it is /run/pve-imds/bpf
     #[arg(long = "pin-dir", value_name = "DIR", env = "PVE_IMDS_DATAPATH_PIN_DIR")]
     pub pin_dir: Option<PathBuf>,
 }

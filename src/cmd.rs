@@ -8,14 +8,17 @@ mod status;
 mod taps;
 mod view;
 
+use std::io::{Write, stderr};
 use std::path::Path;
 
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::{Inventory, Settings};
 use pve_imds_model::vm::VmId;
 use pve_imds_transport::{Interface, Links};
+use tokio::runtime::Runtime;
 
 use crate::app;
+use crate::app::control::Holder;
 use crate::cli::{Cli, Command, ConfigCommand, GuardCommand};
 use crate::config::{Checked, load};
 
@@ -36,16 +39,22 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Show) => config::show(&load()?),
         Command::View(view) => view::run(&load()?.checked, &view),
         Command::Inspect(inspect) => inspect::run(load(), &inspect),
-        Command::Taps(taps) => taps::run(&load()?.checked, &taps),
-        Command::Guard(GuardCommand::Attach { .. }) if cli.config.is_some() => {
+        Command::Taps(taps) => taps::run(&load()?.checked, &holder()?, &taps),
+        Command::Guard(GuardCommand::Attach { config, .. }) if cli.config.is_some() || config.is_some() => {
             let instead = "leave --config out, and say --pin-dir and --accept-kinds where they are not the usual ones";
             Err(Usage(format!("guard attach reads no configuration: {instead}")).into())
         }
-        Command::Guard(GuardCommand::Attach { name, all: _, accept_kinds, pins }) => {
+        Command::Guard(GuardCommand::Attach { name, all: _, accept_kinds, pins, config: _ }) => {
             guard::attach(name.as_deref(), accept_kinds, &pins)
         }
-        Command::Guard(GuardCommand::Status { json, pins }) => status::run(&guard::pins(&pins, load)?, json),
-        Command::Guard(GuardCommand::Remove { pins }) => guard::remove(&guard::pins(&pins, load)?),
+        Command::Guard(GuardCommand::Status { json, pins }) => {
+            let holder = holder()?;
+            status::run(&guard::pins(&pins, &holder, load)?, &holder, json)
+        }
+        Command::Guard(GuardCommand::Remove { pins }) => {
+            let holder = holder()?;
+            guard::remove(&guard::pins(&pins, &holder, load)?, &holder)
+        }
     }
 }
 
@@ -56,10 +65,28 @@ fn vmid(number: u32) -> Result<VmId, Usage> {
 
 /// Every interface of this namespace, the oldest first.
 fn interfaces() -> anyhow::Result<Vec<Interface>> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let present = runtime.block_on(async { anyhow::Ok(Links::open().await?.present()) });
+    let present = runtime()?.block_on(async { anyhow::Ok(Links::open().await?.present()) });
     present.context("cannot list network interfaces")
+}
+
+/// Who serves here. That it is nobody we believe is said.
+fn holder() -> anyhow::Result<Holder> {
+    let holder = runtime()?.block_on(Holder::ask()).context("cannot ask who serves here")?;
+    match &holder {
+        Holder::Stranger { pid, uid } => writeln!(
+            stderr(),
+            "process {pid} of user {uid} has the name of pve-imds' control socket; not asked where the daemon has its pins"
+        )?,
+        Holder::Daemon { pid, says: None } => {
+            writeln!(stderr(), "pve-imds serves (pid {pid}), and does not say from where; is it stopped or hanging?")?;
+        }
+        Holder::Nobody | Holder::Daemon { .. } => {}
+    }
+    Ok(holder)
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
 }
 
 /// The inventory as it is now. Nothing follows it: a command reads once.

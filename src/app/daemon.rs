@@ -3,6 +3,7 @@
 //! What a session is and in which order it begins stands in [`session`](super::session). This is what goes on when one
 //! ends: a device that somebody removed, a socket that failed, a thread that died cost a new session and no restart.
 
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use pve_imds_transport::{Backoff, Devices, Links};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::control::{Control, Holder, Says};
 use super::guests::Accept;
 use super::health::Health;
 use super::session::{Base, Broken, Session};
@@ -47,8 +49,12 @@ impl<R: Answers> Daemon<R> {
     /// Starts to serve.
     pub(super) async fn start(checked: &Checked, rules: Rules, router: R) -> anyhow::Result<Self> {
         let pins = Pins::open(&checked.pin_dir)?;
-        let lock = take_lock(&pins).await?;
+        let (lock, control) = take_right(&pins).await?;
         passed(Step::LockTaken);
+        if let Some(control) = control {
+            let says = Says { pin_dir: checked.pin_dir.clone(), accept_kinds: checked.accept_kinds.clone() };
+            control.answer(&says).context("cannot start the control socket's thread")?;
+        }
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;
         passed(Step::InventoryOpen);
         let links = Links::open().await.context("cannot list network interfaces")?;
@@ -190,15 +196,57 @@ impl<R: Answers> Daemon<R> {
     }
 }
 
-/// The lock. A daemon that was told to stop lets its last answers out first; one that was not holds the lock for good.
-async fn take_lock(pins: &Pins) -> Result<Lock, LockError> {
+/// The right to serve: from these pins, and in this network namespace. A daemon that was told to stop lets its last
+/// answers out first; one that was not holds its right for good. Without the second where a stranger has taken its name:
+/// that is no reason for silence, and no daemon's doing.
+async fn take_right(pins: &Pins) -> anyhow::Result<(Lock, Option<Control>)> {
     let begun = Instant::now();
     loop {
-        match pins.lock() {
-            Err(LockError::Held { .. }) if begun.elapsed() < LAST_WORDS => tokio::time::sleep(ASK_AGAIN).await,
-            other => return other,
-        }
+        let held = match pins.lock() {
+            Ok(lock) => match take_control().await? {
+                Ok(control) => return Ok((lock, control)),
+                Err(serving) => anyhow::Error::from(serving),
+            },
+            Err(held @ LockError::Held { .. }) => held.into(),
+            Err(other) => return Err(other.into()),
+        };
+        anyhow::ensure!(begun.elapsed() < LAST_WORDS, held);
+        tokio::time::sleep(ASK_AGAIN).await;
     }
+}
+
+/// Another daemon serves here.
+#[derive(Debug, thiserror::Error)]
+#[error("process {pid} serves this network namespace already (its pins are in {pins}): stop it first")]
+struct Serving {
+    pid: u32,
+    pins: String,
+}
+
+/// `Ok(None)`: a stranger has it.
+async fn take_control() -> anyhow::Result<Result<Option<Control>, Serving>> {
+    let failed = "cannot make the control socket";
+    match Control::take() {
+        Ok(control) => return Ok(Ok(Some(control))),
+        Err(why) if why.kind() == io::ErrorKind::AddrInUse => {}
+        Err(why) => return Err(why).context(failed),
+    }
+    Ok(match Holder::ask().await.context(failed)? {
+        // It has just gone.
+        Holder::Nobody => Ok(Some(Control::take().context(failed)?)),
+        Holder::Daemon { pid, says } => {
+            let pins = says.map_or_else(|| "a place it did not name".into(), |says| says.pin_dir.display().to_string());
+            Err(Serving { pid, pins })
+        }
+        Holder::Stranger { pid, uid } => {
+            tracing::warn!(
+                pid,
+                uid,
+                "a process of another user has the name of the control socket; commands cannot ask"
+            );
+            Ok(None)
+        }
+    })
 }
 
 const REBUILDS: &str = "pve_imds_datapath_rebuilds_total";

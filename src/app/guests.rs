@@ -28,12 +28,7 @@ impl Accept {
     /// The tap this interface is, if it is one.
     #[must_use]
     pub fn tap(&self, interface: &Interface) -> Option<TapName> {
-        let tap = TapName::parse(&interface.name)?;
-        if self.kinds.contains(&interface.kind) {
-            return Some(tap);
-        }
-        tracing::debug!(tap = %interface.name, kind = %interface.kind, "not a kind of guest interface");
-        None
+        TapName::parse(&interface.name).filter(|_| self.kinds.contains(&interface.kind))
     }
 }
 
@@ -70,7 +65,13 @@ impl<R: Answers> Guests<R> {
 
     /// An interface appeared. If it is a guest's: its seat, for the guard. One that is known has the seat it had.
     pub fn appeared(&mut self, interface: &Interface) -> Option<Seat> {
-        let tap = self.accept.tap(interface)?;
+        let Some(tap) = self.accept.tap(interface) else {
+            if let Some(tap) = TapName::parse(&interface.name) {
+                let (kind, accept_kinds) = (&interface.kind, self.accept.kinds.join(","));
+                tracing::info!(tap = %interface.name, vmid = %tap.vmid, %kind, accept_kinds, "left alone: no kind of a guest's interface");
+            }
+            return None;
+        };
         if let Some(known) = self.seated.get(&interface.index).filter(|known| known.interface == *interface) {
             return Some(known.seat);
         }

@@ -1,7 +1,7 @@
 //! `guard attach` and `guard remove`: the pinned kernel programs, with or without a daemon.
 //!
-//! `attach` reads no configuration: it is there for the time in which one is broken. `remove` asks one only where the
-//! pins are, and does without.
+//! Where the pins are is said by argument or variable, else by the daemon that serves here. Where none does, `remove` asks
+//! the configuration and does without one that is broken; `attach` reads none: it is there for the time in which one is.
 
 use std::collections::BTreeSet;
 use std::io::{Write, stderr, stdout};
@@ -11,9 +11,10 @@ use anyhow::{Context, bail};
 use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::Interface;
-use pve_imds_transport::bpf::{Held, Idle, LockError, Pins, Program};
+use pve_imds_transport::bpf::{Held, Idle, LockError, Pinned, Pins, Program};
 
 use super::Usage;
+use crate::app::control::Holder;
 use crate::app::guests::Accept;
 use crate::cli::PinDir;
 use crate::config::{Config, ConfigError, Loaded};
@@ -25,7 +26,10 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
         let why = "is no guest's interface; those are called tap, VMID, i, NIC (tap106i0)";
         return Err(Usage(format!("{name:?} {why}")).into());
     }
-    let dir = named(pins)?.unwrap_or_else(default_dir);
+    let dir = match named(pins)? {
+        Some(dir) => dir,
+        None => super::holder()?.says().map_or_else(default_dir, |says| says.pin_dir.clone()),
+    };
     let mut present = super::interfaces()?;
     match name {
         Some(name) => present.retain(|interface| interface.name == name),
@@ -57,6 +61,7 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
     for interface in present.iter().rev() {
         match idle.guard(&pins, &interface.name, interface.index) {
             Ok(Held::Attached) => writeln!(stdout(), "{}: attached", interface.name)?,
+            Ok(Held::Pinned) => writeln!(stdout(), "{}: was guarded, and is pinned now", interface.name)?,
             Ok(Held::Already) => writeln!(stdout(), "{}: already guarded", interface.name)?,
             // Between the list and its turn it may have gone, and then there is nothing to guard.
             Err(_) if name.is_none() && !interface.is_there() => {}
@@ -74,17 +79,25 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
 }
 
 /// Takes every guard off.
-pub(super) fn remove(pins: &Pins) -> anyhow::Result<()> {
+pub(super) fn remove(pins: &Pins, holder: &Holder) -> anyhow::Result<()> {
+    let serves = |pid| anyhow::anyhow!("pve-imds serves (pid {pid}); stop it first: systemctl stop pve-imds");
+    // Of this network namespace, wherever its pins are.
+    if let Holder::Daemon { pid, .. } = holder {
+        return Err(serves(*pid));
+    }
     // Held until all are gone, so that no daemon starts to pin in between. The lock files stay: whoever waits for one
     // would wait for a file that nobody else finds any more.
     let _lock = match pins.lock() {
-        Err(LockError::Held { pid, .. }) => {
-            bail!("pve-imds serves (pid {pid}); stop it first: systemctl stop pve-imds")
-        }
+        Err(LockError::Held { pid, .. }) => return Err(serves(pid)),
         other => other?,
     };
     name_foreign(pins)?;
     let pinned = pins.list()?;
+    if is_elsewhere(&pinned) {
+        bail!(
+            "what is pinned there guards interfaces of another network namespace: run this inside of it (ip netns exec)"
+        );
+    }
     let strays = pins.remove_all().context("some programs are still attached")?;
     let mut out = stdout().lock();
     let steered = pinned.iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
@@ -114,12 +127,28 @@ pub(super) fn name_foreign(pins: &Pins) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The pins that are meant: by argument or variable, else by the configuration. One that cannot be read is no reason
-/// not to look where they are by default.
-pub(super) fn pins(pins: &PinDir, load: impl FnOnce() -> Result<Loaded, ConfigError>) -> anyhow::Result<Pins> {
-    let dir = match (named(pins)?, load) {
+/// All that is guarded is in another network namespace. Of `funnel` the kernel does not say where it is.
+pub(super) fn is_elsewhere(pinned: &[Pinned]) -> bool {
+    let mut attached = pinned.iter().filter(|pin| pin.attached && pin.program != Program::Funnel).peekable();
+    attached.peek().is_some() && attached.all(|pin| pin.defunct)
+}
+
+/// The pins that are meant: by argument or variable, else by the daemon that serves here, else by the configuration. One
+/// that cannot be read is no reason not to look where they are by default.
+pub(super) fn pins(
+    pins: &PinDir,
+    holder: &Holder,
+    load: impl FnOnce() -> Result<Loaded, ConfigError>,
+) -> anyhow::Result<Pins> {
+    let dir = match (named(pins)?, holder.says()) {
+        (Some(dir), Some(says)) if dir != says.pin_dir => {
+            let (here, there) = (dir.display(), says.pin_dir.display());
+            writeln!(stderr(), "the daemon that serves here has its pins in {there}; looking at {here} (--pin-dir)")?;
+            dir
+        }
         (Some(dir), _) => dir,
-        (None, load) => match load() {
+        (None, Some(says)) => says.pin_dir.clone(),
+        (None, None) => match load() {
             Ok(loaded) => loaded.checked.pin_dir,
             Err(error) => {
                 let dir = default_dir();

@@ -11,17 +11,21 @@ use std::path::PathBuf;
 use pve_imds_transport::bpf::{Mode, Pinned, Pins, Program, Stray};
 use serde_json::json;
 
-pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
-    let daemon = pins.holder()?;
+use crate::app::control::Holder;
+
+pub(super) fn run(pins: &Pins, holder: &Holder, json: bool) -> anyhow::Result<()> {
+    let daemon = match holder {
+        // Also where these pins are not its own: then that has been said.
+        Holder::Daemon { pid, .. } => Some(*pid),
+        Holder::Nobody | Holder::Stranger { .. } => pins.holder()?,
+    };
     super::guard::name_foreign(pins)?;
     let pinned = pins.list()?;
-    let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| pinned.iter().any(is_foreign));
+    let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| super::guard::is_elsewhere(&pinned));
     let mut interfaces = by_interface(&pinned, elsewhere);
     if !elsewhere {
         add_strays(&mut interfaces, pins.strays()?);
     }
-    // Without our devices' links nothing tells the dead from those who live elsewhere.
-    let all_defunct = !interfaces.is_empty() && interfaces.values().all(|found| found.defunct);
     let mut out = stdout().lock();
     if json {
         let rows: Vec<_> = interfaces
@@ -42,9 +46,6 @@ pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
     if elsewhere {
         writeln!(out, "these interfaces are in another network namespace: indexes are of there, names not known here")?;
     }
-    if all_defunct {
-        writeln!(out, "none of these interfaces is here: gone, or in another network namespace, to be asked there")?;
-    }
     writeln!(out, "{:<16} {:>6} {:<16} {:<6} {:>8} STATE", "INTERFACE", "INDEX", "PROGRAMS", "MODE", "DROPS")?;
     let kept = daemon.is_none() && interfaces.values().any(|found| found.mode == Some(Mode::Serve));
     for ((index, name), found) in interfaces {
@@ -63,15 +64,6 @@ pub(super) fn run(pins: &Pins, json: bool) -> anyhow::Result<()> {
 fn in_another_namespace(pid: u32) -> Option<bool> {
     let of = |process: &str| -> Option<PathBuf> { fs::read_link(format!("/proc/{process}/ns/net")).ok() };
     Some(of("self")? != of(&pid.to_string())?)
-}
-
-/// A link of our devices that is attached, and not here.
-fn is_foreign(pin: &Pinned) -> bool {
-    match pin.program {
-        Program::Return => pin.ifindex != 0 && pin.defunct,
-        Program::Funnel => pin.ifindex != 0 && pin.name.is_none(),
-        Program::Steer | Program::Shield => false,
-    }
 }
 
 /// What is pinned on one interface.

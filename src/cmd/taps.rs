@@ -1,33 +1,51 @@
 //! `taps`: the guests' interfaces of this node.
 
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
+use std::path::Path;
 
+use pve_imds_model::chain;
 use pve_imds_model::request::{Directory, Link};
-use pve_imds_transport::bpf::{Pinned, Pins, Program};
+use pve_imds_model::tap::TapName;
+use pve_imds_transport::Interface;
+use pve_imds_transport::bpf::{PinError, Pinned, Pins, Program, Stray};
 use serde_json::json;
 
 use super::{interfaces, inventory};
+use crate::app::control::Holder;
 use crate::app::guests::Accept;
 use crate::cli::Taps;
 use crate::config::Checked;
 
-pub(super) fn run(checked: &Checked, taps: &Taps) -> anyhow::Result<()> {
+pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Result<()> {
+    let (pin_dir, kinds) = match holder.says() {
+        Some(says) => (&says.pin_dir, &says.accept_kinds),
+        None => (&checked.pin_dir, &checked.accept_kinds),
+    };
     let interfaces = interfaces()?;
-    let accept = Accept { kinds: checked.accept_kinds.clone() };
+    let accept = Accept { kinds: kinds.clone() };
     let inventory = inventory(checked)?;
-    let pinned = Pins::open(&checked.pin_dir).and_then(|pins| pins.list()).ok();
-    let rows: Vec<_> = interfaces
-        .iter()
-        .filter_map(|interface| Some((interface, accept.tap(interface)?)))
-        .map(|(interface, tap)| {
-            let found = inventory.find(Link { tap, index: interface.index });
-            let (name, problem) = match &found {
-                Ok(vm) => (vm.hostname(), None),
-                Err(unknown) => (String::new(), Some(unknown.reason())),
-            };
-            (interface, tap, name, Guard::of(interface.index, pinned.as_deref()), problem)
-        })
-        .collect();
+    let guards = guards(pin_dir);
+    let mut left_alone = Vec::new();
+    let mut rows = Vec::new();
+    for interface in &interfaces {
+        let Some(tap) = TapName::parse(&interface.name) else { continue };
+        if accept.tap(interface).is_none() {
+            left_alone.push(interface);
+            continue;
+        }
+        let (name, problem) = match inventory.find(Link { tap, index: interface.index }) {
+            Ok(vm) => (vm.hostname(), None),
+            Err(unknown) => (String::new(), Some(unknown.reason())),
+        };
+        rows.push((interface, tap, name, Guard::of(interface.index, &guards), problem));
+    }
+    if let Err(error) = &guards {
+        writeln!(stderr(), "whether they are guarded is unknown: {}", chain(error))?;
+    }
+    let kinds = kinds.join(",");
+    for Interface { name, kind, .. } in left_alone {
+        writeln!(stderr(), "{name}: left alone: a {kind}, and datapath.accept_kinds is {kinds}")?;
+    }
     let mut out = stdout().lock();
     if taps.json {
         let rows: Vec<_> = rows
@@ -54,6 +72,16 @@ pub(super) fn run(checked: &Checked, taps: &Taps) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is known of the guard: what is pinned and what else of ours runs.
+type Guards = Result<(Vec<Pinned>, Vec<Stray>), PinError>;
+
+fn guards(dir: &Path) -> Guards {
+    let pins = Pins::open(dir)?;
+    let pinned = pins.list()?;
+    // Only root may look for those, and for everyone else there are none.
+    Ok((pinned, pins.strays().unwrap_or_default()))
+}
+
 /// What stands between an interface and whoever speaks as the metadata address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guard {
@@ -62,15 +90,22 @@ enum Guard {
     Guarded,
     /// Only one program is on, and not this one.
     Half(Program),
+    /// Both are on, and not both are pinned here.
+    Unpinned,
     Open,
 }
 
 impl Guard {
-    fn of(index: u32, pinned: Option<&[Pinned]>) -> Self {
-        let Some(pinned) = pinned else { return Self::Unknown };
-        let has = |program| pinned.iter().any(|pin| pin.ifindex == index && pin.program == program && !pin.defunct);
-        match (has(Program::Steer), has(Program::Shield)) {
-            (true, true) => Self::Guarded,
+    fn of(index: u32, guards: &Guards) -> Self {
+        let Ok((pinned, strays)) = guards else { return Self::Unknown };
+        let is_pinned =
+            |program| pinned.iter().any(|pin| pin.ifindex == index && pin.program == program && !pin.defunct);
+        let is_on = |program| {
+            is_pinned(program) || strays.iter().any(|stray| stray.ifindex == index && stray.program == program)
+        };
+        match (is_on(Program::Steer), is_on(Program::Shield)) {
+            (true, true) if is_pinned(Program::Steer) && is_pinned(Program::Shield) => Self::Guarded,
+            (true, true) => Self::Unpinned,
             (true, false) => Self::Half(Program::Shield),
             (false, true) => Self::Half(Program::Steer),
             (false, false) => Self::Open,
@@ -83,6 +118,7 @@ impl Guard {
             Self::Unknown => "unknown",
             Self::Guarded => "guarded",
             Self::Half(_) => "half guarded",
+            Self::Unpinned => "unpinned",
             Self::Open => "open",
         }
     }

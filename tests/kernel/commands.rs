@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use crate::pins::Old;
-use crate::world::{Guest, Node, Plug, sh, until};
+use crate::world::{Guest, Node, Plug, run, sh, until};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -17,6 +17,114 @@ fn a_second_daemon_ends_and_names_the_first() {
     let second = node.product(&["serve"]);
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains(&format!("{}", node.pid())), "{}", text(&second.stderr));
+}
+
+#[test]
+fn a_second_daemon_with_pins_and_devices_of_its_own_ends_too() {
+    let mut node = Node::new();
+    node.vm(101);
+    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    node.start();
+    node.await_guard("tap101i0");
+    let other = other_pins();
+    let settings = node.settings().replace("/run/imdstk/bpf", other).replace("imdstk-", "imdstk2-");
+    std::fs::write(node.config(), settings).unwrap();
+    let (status, _, err) = said(&node.product(&["serve"]));
+    assert_eq!(status, Some(1), "{err}");
+    assert!(err.contains(&format!("process {} serves", node.pid())) && err.contains("/run/imdstk/bpf"), "{err}");
+    assert!(!node.namespace.ip("-o link show").contains("imdstk2-"), "it has made nothing");
+    let pinned = std::fs::read_dir(other).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    // The kernel puts two files of its own there.
+    assert_eq!(pinned.filter(|name| !name.ends_with(".debug")).collect::<Vec<_>>(), [""; 0], "it has pinned nothing");
+    guest.has_its_own_files();
+}
+
+/// A second place for pins. Goes with the node.
+fn other_pins() -> &'static str {
+    let other = "/run/imdstk/other";
+    std::fs::create_dir_all(other).unwrap();
+    run(&format!("mount -t bpf imdstk {other}"));
+    other
+}
+
+#[test]
+fn a_command_learns_from_the_daemon_where_its_pins_are() {
+    let mut node = Node::new();
+    node.vm(101);
+    let _guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    node.start();
+    node.await_guard("tap101i0");
+    let bare = |arguments: &[&str]| {
+        let mut command = node.namespace.command(env!("CARGO_BIN_EXE_pve-imds"));
+        said(&command.args(arguments).output().unwrap())
+    };
+    let (status, out, err) = bare(&["guard", "status"]);
+    assert!(status == Some(0) && err.is_empty(), "{err}");
+    assert!(out.starts_with(&format!("pve-imds serves (pid {})", node.pid())) && out.contains("tap101i0"), "{out}");
+    assert_eq!(bare(&["guard", "attach", "tap101i0"]).1, "tap101i0: already guarded\n");
+    let (status, out, err) = bare(&["guard", "attach", "--all", "--accept-kinds", "veth"]);
+    assert_eq!((status, &*out), (Some(0), "tap101i0: already guarded\n"), "{err}");
+
+    let other = other_pins();
+    for arguments in [&["guard", "remove"][..], &["guard", "remove", "--pin-dir", other]] {
+        let (status, out, err) = bare(arguments);
+        assert!(status == Some(1) && err.contains("stop it first"), "{out}{err}");
+        assert!(node.is_guarded("tap101i0"));
+    }
+    let (status, out, err) = bare(&["guard", "status", "--pin-dir", other]);
+    assert!(status == Some(0) && err.contains("has its pins in /run/imdstk/bpf; looking at"), "{err}");
+    assert!(out.starts_with("pve-imds serves"), "{out}");
+}
+
+#[test]
+fn a_stranger_who_has_the_name_of_the_control_socket_is_named_and_stops_nothing() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let mut node = Node::new();
+    node.vm(101);
+    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    let stranger = node.namespace.inside(|| {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name("pve-imds").unwrap()).unwrap()
+    });
+    let (_, _, err) = said(&node.product(&["guard", "status"]));
+    assert!(err.contains(&format!("process {} of user 65534", std::process::id())), "{err}");
+    node.start();
+    node.await_guard("tap101i0");
+    guest.has_its_own_files();
+    assert!(std::fs::read_to_string(node.log()).unwrap().contains("process of another user"), "it is in the log");
+    let (status, out, err) = said(&node.product(&["guard", "status"]));
+    assert!(status == Some(0) && out.starts_with("pve-imds serves") && err.contains("65534"), "{out}{err}");
+    drop(stranger);
+}
+
+#[test]
+fn what_the_daemon_leaves_out_is_not_said_to_be_served() {
+    let mut node = Node::new();
+    node.vm(101);
+    node.vm(102);
+    let _first = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    let second = Guest::plug(&node, 102, Plug::Tap(1), "169.254.1.3/16");
+    node.start();
+    node.await_guard("tap101i0");
+    node.await_guard("tap102i0");
+    assert_eq!(row(&node, &[], "tap101i0")["mode"], "serve");
+    node.stop("TERM");
+    std::fs::write(node.config(), node.settings().replace("[tun, veth]", "[tun]")).unwrap();
+    node.start();
+    second.await_answer();
+    let left = row(&node, &[], "tap101i0");
+    assert_eq!((&left["mode"], &left["state"]), (&"drop".into(), &"guarded".into()), "{left}");
+    assert_eq!(row(&node, &[], "tap102i0")["mode"], "serve");
+    assert!(
+        std::fs::read_to_string(node.log()).unwrap().contains("left alone"),
+        "{}",
+        std::fs::read_to_string(node.log()).unwrap()
+    );
+    let (status, out, err) = said(&node.product(&["taps"]));
+    assert!(status == Some(0) && !out.contains("tap101i0") && out.contains("tap102i0"), "{out}");
+    assert_eq!(err, "tap101i0: left alone: a veth, and datapath.accept_kinds is tun\n");
 }
 
 #[test]
@@ -256,6 +364,11 @@ fn the_guard_of_another_namespace_is_not_taken_for_ours() {
         assert!(status.contains("in another network namespace"), "{status}");
         assert!(!status.contains("defunct") && !status.contains("tap101i0"), "{status}");
         assert!(status.lines().any(|line| line.starts_with('-') && line.contains("steer,shield")), "{status}");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pve-imds"));
+        let (removed, out, err) = said(&command.args(["guard", "remove", PINS[0], PINS[1]]).output().unwrap());
+        assert_eq!((removed, &*out), (Some(1), ""), "{err}");
+        assert!(err.contains(if node.is_running() { "stop it first" } else { "another network namespace" }), "{err}");
+        assert!(node.is_guarded("tap101i0"));
         // Once more without the process that could be asked where it lives.
         if node.is_running() {
             node.stop("TERM");
