@@ -183,8 +183,10 @@ impl Worker {
                 let _ = self.outbox.send(Report::Released(seat));
             }
             Job::Bury(interface) => {
-                if !self.roster.is_known(interface.index) {
-                    self.forget(&interface);
+                if !self.roster.is_known(interface.index)
+                    && let Err(error) = self.attached.pins.forget(interface.index)
+                {
+                    complain(&interface, &chain(&error));
                 }
             }
             Job::Count(done) => {
@@ -217,9 +219,11 @@ impl Worker {
         let _ = self.outbox.send(report);
     }
 
-    fn forget(&self, interface: &Interface) {
-        if let Err(error) = self.attached.pins.forget(interface.index) {
-            complain(interface, &chain(&error));
+    fn forget(&mut self, interface: &Interface) {
+        match self.attached.pins.forget(interface.index).map_err(|error| chain(&error)) {
+            Ok(()) => self.roster.buried(interface.index),
+            Err(error) if self.roster.failed(interface.index, &error, Instant::now()) => complain(interface, &error),
+            Err(_) => {}
         }
     }
 

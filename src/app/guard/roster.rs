@@ -37,6 +37,8 @@ enum Standing {
     Guarded,
     /// It is gone; its pins go then.
     Gone(Instant),
+    /// They are being taken away.
+    InBurial,
 }
 
 #[derive(Debug)]
@@ -90,7 +92,7 @@ impl Roster {
         self.stand(index, Standing::Guarded);
     }
 
-    /// The attempt failed. Says whether that is news: not if the last one failed for the same reason.
+    /// The attempt at a guard, or a burial, failed. Says whether that is news: not if the last one failed for the same reason.
     pub(super) fn failed(&mut self, index: u32, why: &str, now: Instant) -> bool {
         let Some(tenant) = self.tenants.get_mut(&index) else { return false };
         let due = now + tenant.backoff.wait();
@@ -98,14 +100,23 @@ impl Roster {
         let news = before.as_ref().is_none_or(|trouble| trouble.why != why);
         let since = before.map_or(now, |trouble| trouble.since);
         tenant.trouble = Some(Trouble { since, why: why.to_owned() });
-        self.stand(index, Standing::Failed(due));
+        let again = if tenant.standing == Standing::InBurial { Standing::Gone(due) } else { Standing::Failed(due) };
+        self.stand(index, again);
         news
+    }
+
+    /// The pins of an interface that is gone are too.
+    pub(super) fn buried(&mut self, index: u32) {
+        if self.tenants.get(&index).is_some_and(|tenant| tenant.standing == Standing::InBurial) {
+            self.tenants.remove(&index);
+        }
     }
 
     /// How many have been refused their guard for longer than any birth takes.
     pub(super) fn open(&self, now: Instant) -> usize {
+        let lives = |tenant: &&Tenant| !matches!(tenant.standing, Standing::Gone(_) | Standing::InBurial);
         let stuck = |trouble: &Trouble| now.saturating_duration_since(trouble.since) > STUCK;
-        self.tenants.values().filter(|tenant| tenant.trouble.as_ref().is_some_and(stuck)).count()
+        self.tenants.values().filter(lives).filter(|tenant| tenant.trouble.as_ref().is_some_and(stuck)).count()
     }
 
     /// The interface has lost its guard: to the front of the line again.
@@ -126,8 +137,8 @@ impl Roster {
         while let Some((_, index)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             match self.tenants.get(&index).map(|tenant| tenant.standing) {
                 Some(Standing::Gone(_)) => {
-                    self.lift(index);
-                    return self.tenants.remove(&index).map(|tenant| Work::Forget(tenant.interface));
+                    self.stand(index, Standing::InBurial);
+                    return self.tenants.get(&index).map(|tenant| Work::Forget(tenant.interface.clone()));
                 }
                 _ => {
                     self.back -= 1;
@@ -171,7 +182,7 @@ impl Roster {
         match standing {
             Standing::Waiting(place) => drop(self.line.insert(place, index)),
             Standing::Failed(due) | Standing::Gone(due) => drop(self.due.insert((due, index))),
-            Standing::InWork | Standing::Guarded => {}
+            Standing::InWork | Standing::Guarded | Standing::InBurial => {}
         }
     }
 
@@ -180,7 +191,7 @@ impl Roster {
         match self.tenants.get(&index).map(|tenant| tenant.standing) {
             Some(Standing::Waiting(place)) => drop(self.line.remove(&place)),
             Some(Standing::Failed(due) | Standing::Gone(due)) => drop(self.due.remove(&(due, index))),
-            Some(Standing::InWork | Standing::Guarded) | None => {}
+            Some(Standing::InWork | Standing::Guarded | Standing::InBurial) | None => {}
         }
     }
 }
@@ -255,6 +266,14 @@ mod tests {
         let later = now + MOURNING;
         assert_eq!(roster.next(later), Some(Work::Forget(link(1))));
         assert_eq!(roster.next(later), None);
+        assert!(roster.failed(1, "held", later), "which is news");
+        let later = roster.next_due().unwrap();
+        assert_eq!(roster.next(later), Some(Work::Forget(link(1))), "what failed is tried again");
+        assert!(!roster.failed(1, "held", later));
+        assert_eq!(roster.open(later + STUCK * 2), 0, "nobody is there who could be open");
+        assert_eq!(roster.next(later + STUCK), Some(Work::Forget(link(1))));
+        roster.buried(1);
+        roster.buried(2);
         assert!(!roster.is_known(1) && roster.is_known(2));
     }
 
@@ -274,7 +293,9 @@ mod tests {
                 roster.gone(interface, seat, begun);
                 slots.free(seat);
             }
-            while roster.next(begun + MOURNING).is_some() {}
+            while let Some(Work::Forget(interface)) = roster.next(begun + MOURNING) {
+                roster.buried(interface.index);
+            }
             assert!(roster.tenants.is_empty() && roster.line.is_empty() && roster.due.is_empty());
         }
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
