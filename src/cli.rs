@@ -104,14 +104,8 @@ pub enum GuardCommand {
         #[arg(long)]
         all: bool,
         /// With --all: link kinds that may be a guest's interface
-        #[arg(
-            long,
-            value_name = "KINDS",
-            env = "PVE_IMDS_DATAPATH_ACCEPT_KINDS",
-            value_delimiter = ',',
-            default_value = "tun"
-        )]
-        accept_kinds: Vec<String>,
+        #[arg(long, value_name = "KINDS", env = "PVE_IMDS_DATAPATH_ACCEPT_KINDS", default_value = "tun")]
+        accept_kinds: String,
         /// Where links are pinned
         #[command(flatten)]
         pins: PinDir,

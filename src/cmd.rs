@@ -45,7 +45,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
             Err(Usage(format!("guard attach reads no configuration: {instead}")).into())
         }
         Command::Guard(GuardCommand::Attach { name, all: _, accept_kinds, pins, config: _ }) => {
-            guard::attach(name.as_deref(), accept_kinds, &pins)
+            guard::attach(name.as_deref(), &accept_kinds, &pins)
         }
         Command::Guard(GuardCommand::Status { json, pins }) => {
             let holder = holder()?;

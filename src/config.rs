@@ -6,6 +6,7 @@
 mod check;
 mod layers;
 mod schema;
+mod words;
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 pub use check::Checked;
 pub use layers::{LayerError, Layers, Setting, Source};
 pub use schema::Config;
+pub use words::{Kinds, KindsError};
 
 /// Read if no other file is named, and may be absent.
 pub const DEFAULT_FILE: &str = "/etc/pve-imds/config.yaml";

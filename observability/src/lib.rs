@@ -28,7 +28,7 @@ mod prometheus;
 mod steps;
 mod traces;
 
-pub use logs::{Format, LevelError};
+pub use logs::{Format, LEVELS, LevelError};
 pub use panics::report_panics;
 pub use prometheus::Metrics;
 #[cfg(debug_assertions)]

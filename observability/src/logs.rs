@@ -10,7 +10,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use tracing::Subscriber;
-use tracing::level_filters::LevelFilter;
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
@@ -33,11 +32,14 @@ pub enum Format {
     Json,
 }
 
+/// The words that are levels.
+pub const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
+
 /// A level that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LevelError {
     /// A word on its own must be a level; the filter language would take it for a target and silence all others.
-    #[error("log level `{0}` is none of off, error, warn, info, debug, trace")]
+    #[error("log level `{word}` is none of {levels}", word = .0, levels = LEVELS.join(", "))]
     Unknown(String),
     /// Not in the filter language.
     #[error("log level `{0}` cannot be read")]
@@ -57,7 +59,7 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter, LevelError> {
 }
 
 fn is_level(word: &str) -> bool {
-    !word.is_empty() && !word.bytes().all(|b| b.is_ascii_digit()) && word.parse::<LevelFilter>().is_ok()
+    LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word))
 }
 
 /// Where lines go, decided.

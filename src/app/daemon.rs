@@ -52,7 +52,7 @@ impl<R: Answers> Daemon<R> {
         let (lock, control) = take_right(&pins).await?;
         passed(Step::LockTaken);
         if let Some(control) = control {
-            let says = Says { pin_dir: checked.pin_dir.clone(), accept_kinds: checked.accept_kinds.clone() };
+            let says = Says { pin_dir: checked.pin_dir.clone(), accept_kinds: checked.accept_kinds.words() };
             control.answer(&says).context("cannot start the control socket's thread")?;
         }
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;

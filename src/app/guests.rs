@@ -16,19 +16,20 @@ use tower::ServiceBuilder;
 
 use super::guard::Report;
 use super::stack::{Answers, Node, adopt, stack};
+use crate::config::Kinds;
 
 /// Which interfaces are guests'.
 #[derive(Clone, Debug)]
 pub struct Accept {
     /// Link kinds that may be.
-    pub kinds: Vec<String>,
+    pub kinds: Kinds,
 }
 
 impl Accept {
     /// The tap this interface is, if it is one.
     #[must_use]
     pub fn tap(&self, interface: &Interface) -> Option<TapName> {
-        TapName::parse(&interface.name).filter(|_| self.kinds.contains(&interface.kind))
+        TapName::parse(&interface.name).filter(|_| self.kinds.include(&interface.kind))
     }
 }
 
@@ -67,7 +68,7 @@ impl<R: Answers> Guests<R> {
     pub fn appeared(&mut self, interface: &Interface) -> Option<Seat> {
         let Some(tap) = self.accept.tap(interface) else {
             if let Some(tap) = TapName::parse(&interface.name) {
-                let (kind, accept_kinds) = (&interface.kind, self.accept.kinds.join(","));
+                let (kind, accept_kinds) = (&interface.kind, self.accept.kinds.to_string());
                 tracing::info!(tap = %interface.name, vmid = %tap.vmid, %kind, accept_kinds, "left alone: no kind of a guest's interface");
             }
             return None;

@@ -17,10 +17,10 @@ use super::Usage;
 use crate::app::control::Holder;
 use crate::app::guests::Accept;
 use crate::cli::PinDir;
-use crate::config::{Config, ConfigError, Loaded};
+use crate::config::{Config, ConfigError, Kinds, Loaded};
 
 /// Guards one interface, or all of these kinds. Goes on after a failure, and fails in the end.
-pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDir) -> anyhow::Result<()> {
+pub(super) fn attach(name: Option<&str>, accept_kinds: &str, pins: &PinDir) -> anyhow::Result<()> {
     if let Some(name) = name.filter(|name| TapName::parse(name).is_none()) {
         // On an uplink or a bridge the guard would keep the node itself from speaking of the address.
         let why = "is no guest's interface; those are called tap, VMID, i, NIC (tap106i0)";
@@ -34,8 +34,10 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: Vec<String>, pins: &PinDi
     match name {
         Some(name) => present.retain(|interface| interface.name == name),
         None => {
-            let kinds = accept_kinds.join(",");
-            let accept = Accept { kinds: accept_kinds };
+            // Only here: the guard of one interface shall not fail for a variable that is none of its business.
+            let kinds = Kinds::spelled(accept_kinds)
+                .map_err(|why| Usage(format!("--accept-kinds (PVE_IMDS_DATAPATH_ACCEPT_KINDS) {why}")))?;
+            let accept = Accept { kinds: kinds.clone() };
             present.retain(|interface| TapName::parse(&interface.name).is_some());
             let (accepted, left_alone): (Vec<_>, Vec<_>) =
                 present.into_iter().partition(|interface| accept.tap(interface).is_some());

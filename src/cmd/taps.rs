@@ -14,13 +14,13 @@ use super::{interfaces, inventory};
 use crate::app::control::Holder;
 use crate::app::guests::Accept;
 use crate::cli::Taps;
-use crate::config::Checked;
+use crate::config::{Checked, Kinds};
 
 pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Result<()> {
-    let (pin_dir, kinds) = match holder.says() {
-        Some(says) => (&says.pin_dir, &says.accept_kinds),
-        None => (&checked.pin_dir, &checked.accept_kinds),
-    };
+    let pin_dir = holder.says().map_or(&checked.pin_dir, |says| &says.pin_dir);
+    // A daemon of another version may know other words.
+    let says = holder.says().and_then(|says| Kinds::read(says.accept_kinds.iter().map(String::as_str)).ok());
+    let kinds = says.as_ref().unwrap_or(&checked.accept_kinds);
     let interfaces = interfaces()?;
     let accept = Accept { kinds: kinds.clone() };
     let inventory = inventory(checked)?;
@@ -42,7 +42,6 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
     if let Err(error) = &guards {
         writeln!(stderr(), "whether they are guarded is unknown: {}", chain(error))?;
     }
-    let kinds = kinds.join(",");
     for Interface { name, kind, .. } in left_alone {
         writeln!(stderr(), "{name}: left alone: a {kind}, and datapath.accept_kinds is {kinds}")?;
     }

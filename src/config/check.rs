@@ -7,12 +7,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pve_imds_datasources::backends::pve as backend;
+use pve_imds_model::chain;
 use pve_imds_model::request::Emulation;
-use pve_imds_observability::{Format, check_endpoint, check_level};
+use pve_imds_observability::{Format, LEVELS, LevelError, check_endpoint, check_level};
 
 use super::ConfigError;
 use super::layers::Layers;
 use super::schema::Config;
+use super::words::{Kinds, choose, nearest, suggestion};
 
 /// A configuration that can be run.
 #[derive(Clone, Debug)]
@@ -36,7 +38,7 @@ pub struct Checked {
     /// How our devices' names begin.
     pub device_prefix: String,
     /// Link kinds of guests' interfaces.
-    pub accept_kinds: Vec<String>,
+    pub accept_kinds: Kinds,
     /// `/nocloud/` is served.
     pub nocloud_enabled: bool,
     /// Where traces go.
@@ -67,25 +69,8 @@ const INTERFACE_NAME: usize = 15;
 pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Checked, Vec<String>> {
     let mut wrong = Vec::new();
     unavailable(config, &mut wrong);
-    let emulation = match config.emulate.as_str() {
-        "auto" => Emulation::Auto,
-        "openstack" => Emulation::Openstack,
-        "ec2" => Emulation::Ec2,
-        other => {
-            wrong.push(format!("emulate must be auto, openstack or ec2, not {other:?}"));
-            Emulation::default()
-        }
-    };
-    let log_format = match config.log.format.as_str() {
-        "auto" => Format::Auto,
-        "journald" => Format::Journald,
-        "text" => Format::Text,
-        "json" => Format::Json,
-        other => {
-            wrong.push(format!("log.format must be auto, journald, text or json, not {other:?}"));
-            Format::Auto
-        }
-    };
+    let emulation = word("emulate", &config.emulate, EMULATIONS, &mut wrong);
+    let log_format = word("log.format", &config.log.format, FORMATS, &mut wrong);
     let management = management(layers, config, &mut wrong);
     if config.pve_dir.is_empty() {
         wrong.push("pve_dir must name a directory".into());
@@ -102,11 +87,16 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
             INTERFACE_NAME - 1
         ));
     }
-    if config.datapath.accept_kinds.is_empty() {
-        wrong.push("datapath.accept_kinds must name at least one link kind (tun)".into());
+    let accept_kinds = Kinds::read(config.datapath.accept_kinds.iter().map(String::as_str));
+    if let Err(error) = &accept_kinds {
+        wrong.push(format!("datapath.accept_kinds {error}"));
     }
     if let Err(error) = check_level(&config.log_level) {
-        wrong.push(format!("log_level: {error}"));
+        let meant = match &error {
+            LevelError::Unknown(word) => nearest(word, LEVELS.iter().copied()),
+            LevelError::Directive(..) => None,
+        };
+        wrong.push(format!("log_level: {}{}", chain(&error), suggestion(meant)));
     }
     let endpoint = &config.otlp.endpoint;
     if let Some(error) = check_endpoint(endpoint).err().filter(|_| !endpoint.is_empty()) {
@@ -116,12 +106,19 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         "" => host.split('.').next().unwrap_or_default().to_owned(),
         name => name.to_owned(),
     };
-    if node_name.is_empty() || node_name.contains(['/', '\0']) {
-        wrong.push("node_name must be this node's name under /etc/pve/nodes".into());
+    if !backend::is_node_name(&node_name) {
+        // A full host name is what most of the world calls a machine's name.
+        let first = node_name.split('.').next().filter(|first| *first != node_name && backend::is_node_name(first));
+        let meant = suggestion(first);
+        wrong.push(format!("node_name must be this node's name under /etc/pve/nodes, not {node_name:?}{meant}"));
     }
-    if !wrong.is_empty() {
-        return Err(wrong);
+    for name in config.http.allowed_hosts.iter().filter(|name| !is_host_name(name)) {
+        wrong.push(format!("http.allowed_hosts must be names alone, without scheme, port, path or *: no {name:?}"));
     }
+    let accept_kinds = match (accept_kinds, wrong.is_empty()) {
+        (Ok(kinds), true) => kinds,
+        _ => return Err(wrong),
+    };
     Ok(Checked {
         pve_dir: config.pve_dir.clone().into(),
         node_name,
@@ -132,10 +129,29 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         allowed_hosts: config.http.allowed_hosts.clone(),
         pin_dir,
         device_prefix: prefix.clone(),
-        accept_kinds: config.datapath.accept_kinds.clone(),
+        accept_kinds,
         nocloud_enabled: config.nocloud.enabled,
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
+}
+
+const EMULATIONS: &[(&str, Emulation)] =
+    &[("auto", Emulation::Auto), ("openstack", Emulation::Openstack), ("ec2", Emulation::Ec2)];
+
+const FORMATS: &[(&str, Format)] =
+    &[("auto", Format::Auto), ("journald", Format::Journald), ("text", Format::Text), ("json", Format::Json)];
+
+/// An option that is one of these words; after a complaint, some value.
+fn word<T: Copy + Default>(key: &str, text: &str, words: &[(&'static str, T)], wrong: &mut Vec<String>) -> T {
+    choose(text, words).unwrap_or_else(|why| {
+        wrong.push(format!("{key} {why}"));
+        T::default()
+    })
+}
+
+/// What can stand in `Host` before the port. Anything else would be allowed and never asked for.
+fn is_host_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 fn management(layers: &Layers, config: &Config, wrong: &mut Vec<String>) -> Option<SocketAddr> {
@@ -209,12 +225,20 @@ mod tests {
             ("metrics_addr: 127.0.0.1:1\nmanagement: {listen: '127.0.0.1:2'}", "metrics_addr"),
             ("pve_dir: ''", "pve_dir"),
             ("node_name: a/b", "node_name"),
+            ("node_name: pve1.example.com", "node_name"),
+            ("http: {allowed_hosts: ['']}", "http.allowed_hosts"),
+            ("http: {allowed_hosts: ['http://imds']}", "http.allowed_hosts"),
+            ("http: {allowed_hosts: [imds, 'imds:80']}", "http.allowed_hosts"),
+            ("http: {allowed_hosts: ['*.example.org']}", "http.allowed_hosts"),
             ("datapath: {pin_dir: bpf}", "datapath.pin_dir"),
             ("datapath: {device_prefix: ''}", "datapath.device_prefix"),
             ("datapath: {device_prefix: fifteen-letters}", "datapath.device_prefix"),
             ("datapath: {device_prefix: 'a b'}", "datapath.device_prefix"),
             ("datapath: {device_prefix: tap1i}", "datapath.device_prefix"),
             ("datapath: {accept_kinds: []}", "datapath.accept_kinds"),
+            ("datapath: {accept_kinds: ['']}", "datapath.accept_kinds"),
+            ("datapath: {accept_kinds: [tap]}", "datapath.accept_kinds"),
+            ("datapath: {accept_kinds: [tun, bridge]}", "datapath.accept_kinds"),
             ("otlp: {endpoint: 'https://x'}", "otlp.endpoint"),
             ("otlp: {endpoint: 'http://user@x'}", "otlp.endpoint"),
             ("log_level: inof", "log_level"),
@@ -226,6 +250,36 @@ mod tests {
         ] {
             let wrong = checked(file).unwrap_err();
             assert!(wrong.len() == 1 && wrong[0].starts_with(key), "{file}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_right_is_told() {
+        for (file, meant) in [
+            ("emulate: openstak", "emulate must be auto, openstack or ec2, not \"openstak\"; did you mean openstack?"),
+            (
+                "log: {format: JSON}",
+                "log.format must be auto, journald, text or json, not \"JSON\"; did you mean json?",
+            ),
+            ("log: {format: ''}", "log.format must be auto, journald, text or json, not \"\""),
+            (
+                "log_level: inof",
+                "log_level: log level `inof` is none of off, error, warn, info, debug, trace; did you mean info?",
+            ),
+            (
+                "log_level: warning",
+                "log_level: log level `warning` is none of off, error, warn, info, debug, trace; did you mean warn?",
+            ),
+            (
+                "datapath: {accept_kinds: [tap]}",
+                "datapath.accept_kinds must be tun or veth, not \"tap\"; did you mean tun?",
+            ),
+            (
+                "node_name: pve1.example.com",
+                "node_name must be this node's name under /etc/pve/nodes, not \"pve1.example.com\"; did you mean pve1?",
+            ),
+        ] {
+            assert_eq!(checked(file).unwrap_err(), [meant], "{file}");
         }
     }
 

@@ -5,12 +5,13 @@
 //! none is ambiguous. Refused, each with the key in the sentence and a suggestion: unknown keys, unknown `PVE_IMDS_…`
 //! variables, values of another shape than the default's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pve_imds_model::yaml;
 use serde_json::{Map, Value};
 
 use super::schema::Config;
+use super::words::{items, nearest, suggestion};
 
 /// Variables that start so are ours.
 pub(super) const PREFIX: &str = "PVE_IMDS_";
@@ -48,7 +49,7 @@ pub enum LayerError {
     #[error("the file must be a mapping of options")]
     NotAMapping,
     /// No such option.
-    #[error("unknown option {key}{}", suggestion(.nearest))]
+    #[error("unknown option {key}{}", suggestion(nearest.as_deref()))]
     UnknownKey {
         /// As written, sections joined by dots.
         key: String,
@@ -56,7 +57,7 @@ pub enum LayerError {
         nearest: Option<String>,
     },
     /// No such variable.
-    #[error("unknown environment variable {name}{}", suggestion(.nearest))]
+    #[error("unknown environment variable {name}{}", suggestion(nearest.as_deref()))]
     UnknownVariable {
         /// As written.
         name: String,
@@ -71,10 +72,6 @@ pub enum LayerError {
         /// A shape in words.
         expected: &'static str,
     },
-}
-
-fn suggestion(nearest: &Option<String>) -> String {
-    nearest.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
 /// One option: its path joined by dots, value and source.
@@ -132,12 +129,20 @@ impl Layers {
                 (Value::Null, None) if is_section => {}
                 (_, None) if is_section => return Err(LayerError::Shape { key, expected: "a section of options" }),
                 (_, None) => {
-                    let nearest = nearest(&key, self.leaves.keys());
+                    let nearest = self.meant(&key);
                     return Err(LayerError::UnknownKey { key, nearest });
                 }
             }
         }
         Ok(())
+    }
+
+    /// The option, or the section of options, that was probably meant.
+    fn meant(&self, key: &str) -> Option<String> {
+        let leaves = self.leaves.keys().map(String::as_str);
+        let sections: BTreeSet<&str> = leaves.clone().filter_map(|key| Some(key.rsplit_once('.')?.0)).collect();
+        let known: Vec<&str> = leaves.chain(sections).collect();
+        meant(key, '.', &known).map(str::to_owned)
     }
 
     /// Lays `PVE_IMDS_…` variables over what is there; others are ignored.
@@ -148,7 +153,9 @@ impl Layers {
         let names: BTreeMap<String, String> = self.leaves.keys().map(|key| (variable(key), key.clone())).collect();
         for (name, text) in variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX)) {
             let Some(leaf) = names.get(&name).and_then(|key| self.leaves.get_mut(key)) else {
-                let nearest = nearest(&name, names.keys());
+                // Without what they all have in common, which would make any two of them alike.
+                let known: Vec<&str> = names.keys().map(|name| &name[PREFIX.len()..]).collect();
+                let nearest = meant(&name[PREFIX.len()..], '_', &known).map(|rest| format!("{PREFIX}{rest}"));
                 return Err(LayerError::UnknownVariable { name, nearest });
             };
             *leaf = (spelled(&name, &text, &leaf.0)?, Source::Environment);
@@ -253,7 +260,7 @@ fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, LayerError> {
     match like {
         Value::Bool(_) => text.parse().map(Value::Bool).map_err(|_| wrong("true or false")),
         Value::Array(_) => {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            let items = items(text);
             if name == variable(NUMBERS) {
                 let numbers = items.map(|item| item.parse::<u32>().map(Value::from));
                 numbers.collect::<Result<_, _>>().map(Value::Array).map_err(|_| wrong("numbers, separated by commas"))
@@ -265,17 +272,16 @@ fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, LayerError> {
     }
 }
 
-/// The known name that is closest, if it is close.
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
-    known
-        .map(|candidate| {
-            let same_leaf = last(candidate) == last(name);
-            (if same_leaf { 0 } else { strsim::damerau_levenshtein(name, candidate) }, candidate)
-        })
-        .filter(|(distance, candidate)| *distance <= candidate.len() / 4 + 1)
-        .min()
-        .map(|(_, candidate)| candidate.clone())
+/// What was probably meant by a name of several parts: the name that ends so, if one was written without its sections,
+/// else the one that is closest.
+fn meant<'a>(name: &str, joint: char, known: &[&'a str]) -> Option<&'a str> {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let ends_so = |known: &&str| known.strip_suffix(last).is_some_and(|above| above.ends_with(joint));
+    let mut same = known.iter().copied().filter(ends_so);
+    match (same.next(), same.next()) {
+        (Some(only), None) => Some(only),
+        _ => nearest(name, known.iter().copied()),
+    }
 }
 
 #[cfg(test)]
@@ -325,14 +331,23 @@ mod tests {
     #[test]
     fn every_option_has_a_variable_of_its_own() {
         let layers = Layers::defaults();
-        let names: std::collections::BTreeSet<_> = layers.settings().map(|setting| variable(&setting.key)).collect();
+        let names: BTreeSet<_> = layers.settings().map(|setting| variable(&setting.key)).collect();
         assert_eq!(names.len(), layers.settings().count());
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         for (file, expected) in [
-            ("nocluod: {enabled: true}", "unknown option nocluod"),
+            ("nocluod: {enabled: true}", "unknown option nocluod; did you mean nocloud?"),
+            ("guests: {exclud: {}}", "unknown option guests.exclud; did you mean guests.exclude?"),
+            (
+                "datapath: {accept-kinds: []}",
+                "unknown option datapath.accept-kinds; did you mean datapath.accept_kinds?",
+            ),
+            ("Log_Level: info", "unknown option Log_Level; did you mean log_level?"),
+            ("log: {level: info}", "unknown option log.level; did you mean log_level?"),
+            ("accept_kinds: []", "unknown option accept_kinds; did you mean datapath.accept_kinds?"),
+            ("frobnicate: 1", "unknown option frobnicate"),
             ("nocloud: {enable: true}", "unknown option nocloud.enable; did you mean nocloud.enabled?"),
             ("pin_dir: /x", "unknown option pin_dir; did you mean datapath.pin_dir?"),
             ("nocloud: true", "nocloud must be a section of options"),
@@ -355,7 +370,19 @@ mod tests {
                 "true",
                 "unknown environment variable PVE_IMDS_NOCLOUD_ENABLD; did you mean PVE_IMDS_NOCLOUD_ENABLED?",
             ),
+            (
+                "PVE_IMDS_PIN_DIR",
+                "/x",
+                "unknown environment variable PVE_IMDS_PIN_DIR; did you mean PVE_IMDS_DATAPATH_PIN_DIR?",
+            ),
+            (
+                "PVE_IMDS_LOGLEVEL",
+                "info",
+                "unknown environment variable PVE_IMDS_LOGLEVEL; did you mean PVE_IMDS_LOG_LEVEL?",
+            ),
+            ("PVE_IMDS_X", "", "unknown environment variable PVE_IMDS_X"),
             ("PVE_IMDS_NOCLOUD_ENABLED", "yes", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
+            ("PVE_IMDS_NOCLOUD_ENABLED", "", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
             (
                 "PVE_IMDS_GUESTS_EXCLUDE_VMIDS",
                 "x",

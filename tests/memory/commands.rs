@@ -14,6 +14,12 @@ fn product(config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Outp
     command.arg("--config").arg(&file.0).args(arguments).output().unwrap()
 }
 
+/// Runs the product without a configuration.
+fn bare(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pve-imds"));
+    command.env_clear().envs(variables.iter().copied()).stdin(Stdio::null()).args(arguments).output().unwrap()
+}
+
 /// A tree that is not there.
 const NO_TREE: &str = "pve_dir: /nonexistent";
 
@@ -81,6 +87,28 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
     let output = product("", &["config", "check"], &[("PVE_IMDS_EMULAT", "auto")]);
     assert_eq!(output.status.code(), Some(64));
     assert!(err(&output).contains("did you mean PVE_IMDS_EMULATE?"), "{}", err(&output));
+}
+
+/// What would be accepted and leave every interface open.
+#[test]
+fn no_way_of_naming_no_kind_is_taken() {
+    const KINDS: &str = "PVE_IMDS_DATAPATH_ACCEPT_KINDS";
+    let all = ["guard", "attach", "--all"];
+    let argument = ["guard", "attach", "--all", "--accept-kinds", "tap"];
+    for (arguments, variable, said) in [
+        (&["config", "check"][..], "", "datapath.accept_kinds names no kind: no VM's interface would be guarded"),
+        (&["config", "check"], "tunn", "datapath.accept_kinds must be tun or veth, not \"tunn\"; did you mean tun?"),
+        (&all, "", "--accept-kinds (PVE_IMDS_DATAPATH_ACCEPT_KINDS) names no kind: no VM's interface would be guarded"),
+        (&all, "tun,bridge", "--accept-kinds (PVE_IMDS_DATAPATH_ACCEPT_KINDS) must be tun or veth, not \"bridge\""),
+        (&argument, "tun", "not \"tap\"; did you mean tun?"),
+    ] {
+        let output = bare(arguments, &[(KINDS, variable)]);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?} {variable:?}: {}", err(&output));
+        assert!(err(&output).contains(said), "{arguments:?} {variable:?}: {}", err(&output));
+    }
+    // One that is named is guarded whatever its kind, so what the variable says is none of its business.
+    let named = bare(&["guard", "attach", "tap999999999i0"], &[(KINDS, "tunn")]);
+    assert!(err(&named).contains("there is no interface tap999999999i0"), "{}", err(&named));
 }
 
 #[test]

@@ -21,7 +21,7 @@ mod pace;
 mod reload;
 mod watch;
 
-pub use files::is_missing;
+pub use files::{is_missing, is_node_name};
 pub use inventory::{Digest, Inventory, Record, Settings};
 pub use metrics::describe as describe_metrics;
 pub use watch::Watcher;

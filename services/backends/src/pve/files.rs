@@ -208,7 +208,8 @@ fn config_path(dir: &Path, vmid: VmId) -> PathBuf {
 }
 
 /// A node's name is a host name's first label. It becomes part of a path, so nothing else may.
-fn is_node_name(name: &str) -> bool {
+#[must_use]
+pub fn is_node_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
