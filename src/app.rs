@@ -71,7 +71,7 @@ pub async fn serve<R: Answers>(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(&checked, rules, router).await?;
-    daemon.open_management(&checked, metrics).await?;
+    daemon.open_management(&checked, metrics).await;
     daemon.announce(&checked);
     let outcome = daemon.run(stop).await;
     daemon.drain().await;

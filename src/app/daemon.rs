@@ -14,6 +14,7 @@ use pve_imds_model::chain;
 use pve_imds_observability::Metrics;
 use pve_imds_transport::bpf::{Lock, LockError, Pins};
 use pve_imds_transport::{Backoff, Devices, Links};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -75,16 +76,20 @@ impl<R: Answers> Daemon<R> {
         Ok(Self { base, session: Some(session), health, watcher })
     }
 
-    /// Opens the node's side, if the configuration has one.
-    pub(super) async fn open_management(&self, checked: &Checked, metrics: Metrics) -> anyhow::Result<()> {
-        let Some(address) = checked.management else { return Ok(()) };
-        let (bound, management) = management::bind(address, metrics, self.health.subscribe())
-            .await
-            .with_context(|| format!("cannot listen on {address} (management.listen)"))?;
-        tracing::info!(%bound, "metrics and health");
-        tokio::spawn(management);
-        passed(Step::ManagementOpen);
-        Ok(())
+    /// Opens the node's side, if the configuration has one. Whoever waits for us to be ready finds it open, unless it
+    /// cannot be had now: guests do not wait for that.
+    pub(super) async fn open_management(&self, checked: &Checked, metrics: Metrics) {
+        let Some(address) = checked.management else { return };
+        let health = self.health.subscribe();
+        let open = move |listener: TcpListener| {
+            tracing::info!(bound = %listener.local_addr().unwrap_or(address), "metrics and health");
+            passed(Step::ManagementOpen);
+            management::serve(listener, metrics, health)
+        };
+        match management::bind(address).await {
+            Ok(listener) => drop(tokio::spawn(open(listener))),
+            Err(refused) => drop(tokio::spawn(async { open(refused.insist().await).await })),
+        }
     }
 
     /// Tells systemd and the log.

@@ -1,12 +1,11 @@
 //! The node's side: metrics for Prometheus and health for whoever asks, on an address of the operator's.
 //!
 //! In come HTTP requests from the node over the kernel's TCP; out go `/metrics` and `/healthz`. It serves no guest and
-//! knows nothing about any. Connections are kept between requests; how many, and who goes first, [`places`] says.
+//! knows nothing about any. An address that cannot be had is tried for, in the background and for ever. Connections are kept between requests; how many, and who goes first, [`places`] says.
 
 mod places;
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -20,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use pve_imds_observability::Metrics;
+use pve_imds_transport::Backoff;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -27,31 +27,78 @@ use tokio::time::{Instant, sleep_until};
 use self::places::{Phase, Place, Places};
 use super::health::Health;
 
-/// Answers until it is dropped.
-///
-/// # Errors
-/// The address cannot be bound. Nothing after that is an error.
-pub(super) async fn bind(
-    address: SocketAddr,
-    metrics: Metrics,
-    health: watch::Receiver<Health>,
-) -> io::Result<(SocketAddr, impl Future<Output = Infallible> + Send)> {
-    let listener = TcpListener::bind(address).await?;
-    let bound = listener.local_addr()?;
-    Ok((bound, serve(listener, metrics, health)))
+/// The listener, if it can be had at once. Else what keeps trying for it: whoever has the port, or the address that is
+/// not here yet, is no reason not to serve guests.
+pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Refused> {
+    TcpListener::bind(address).await.map_err(|error| Refused::new(address, error))
 }
 
-async fn serve(listener: TcpListener, metrics: Metrics, health: watch::Receiver<Health>) -> Infallible {
+/// An address that cannot be listened on now. What has been said of that is not said again.
+pub(super) struct Refused {
+    address: SocketAddr,
+    said: Vec<String>,
+}
+
+impl Refused {
+    fn new(address: SocketAddr, error: io::Error) -> Self {
+        let mut refused = Self { address, said: Vec::new() };
+        refused.say(&error);
+        refused
+    }
+
+    fn say(&mut self, error: &io::Error) {
+        let why = error.to_string();
+        if !self.said.contains(&why) {
+            let (address, mend) = (self.address, mend(error.kind(), self.address.port()));
+            tracing::error!(%address, error = why, "cannot listen on {address} (management.listen): {mend}");
+            self.said.push(why);
+        }
+    }
+
+    /// Tries until it can be had.
+    pub(super) async fn insist(mut self) -> TcpListener {
+        let mut backoff = Backoff::default();
+        loop {
+            tokio::time::sleep(backoff.wait()).await;
+            match TcpListener::bind(self.address).await {
+                Ok(listener) => return listener,
+                Err(error) => self.say(&error),
+            }
+        }
+    }
+}
+
+/// What whoever reads the log can do.
+fn mend(error: io::ErrorKind, port: u16) -> String {
+    match error {
+        io::ErrorKind::AddrInUse => {
+            format!("another program listens there, see `ss -ltnp sport = :{port}`; stop it or set another address")
+        }
+        io::ErrorKind::AddrNotAvailable => "this host does not have the address yet; add it or set another".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 take CAP_NET_BIND_SERVICE; grant it or set another port".to_owned()
+        }
+        _ => "set another address".to_owned(),
+    }
+}
+
+/// Answers until it is dropped.
+pub(super) async fn serve(listener: TcpListener, metrics: Metrics, health: watch::Receiver<Health>) -> Infallible {
     let mut places = Places::default();
+    let mut failing = false;
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "the management listener cannot accept");
+                // Out of files, for as long as it lasts: said when it begins.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::error!(%error, "the management listener cannot accept; trying again");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
+        failing = false;
         // Only now: until somebody knocks, nobody has to go.
         places.make_room().await;
         let (metrics, health) = (metrics.clone(), health.clone());
@@ -141,8 +188,9 @@ mod tests {
 
     async fn listening() -> SocketAddr {
         let (_, health) = watch::channel(Health::rebuilding("gone"));
-        let (address, serving) = bind(([127, 0, 0, 1], 0).into(), metrics(), health).await.unwrap();
-        tokio::spawn(serving);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, metrics(), health));
         address
     }
 
@@ -167,6 +215,34 @@ mod tests {
             if body.len() == length.parse::<usize>().unwrap() {
                 return Some(text);
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_had_once_it_is_free() {
+        let holder = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = holder.local_addr().unwrap();
+        let refused = bind(address).await.err().unwrap();
+        let mut insisting = pin!(refused.insist());
+        let waited = tokio::time::timeout(Duration::from_millis(100), &mut insisting).await;
+        assert!(waited.is_err(), "somebody else has it");
+        drop(holder);
+        assert_eq!(insisting.await.local_addr().unwrap(), address);
+    }
+
+    #[test]
+    fn each_refusal_has_its_mend() {
+        use io::ErrorKind as Kind;
+        for (error, said) in [
+            (
+                Kind::AddrInUse,
+                "another program listens there, see `ss -ltnp sport = :9100`; stop it or set another address",
+            ),
+            (Kind::AddrNotAvailable, "this host does not have the address yet; add it or set another"),
+            (Kind::PermissionDenied, "ports below 1024 take CAP_NET_BIND_SERVICE; grant it or set another port"),
+            (Kind::OutOfMemory, "set another address"),
+        ] {
+            assert_eq!(mend(error, 9100), said);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::world::sink::Sink;
-use crate::world::{Guest, Node, Plug, sh, until};
+use crate::world::{Guest, MANAGEMENT, Node, Plug, sh, until};
 
 const ADDRESS: &str = "169.254.1.2/16";
 
@@ -229,4 +229,45 @@ fn collect(listener: &std::net::TcpListener) -> Vec<u8> {
             return body;
         }
     }
+}
+
+/// Guests are served whoever has the port, and metrics are once it is free.
+#[test]
+fn a_management_address_that_cannot_be_had_is_waited_for_while_guests_are_served() {
+    let elsewhere = "192.0.2.9:9100";
+    let mut node = Node::new();
+    node.vm(101);
+    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+    let said = |node: &Node| {
+        let log = std::fs::read_to_string(node.log()).unwrap();
+        log.lines().filter(|line| line.contains("(management.listen)")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let served = |node: &Node| {
+        node.await_guard("tap101i0");
+        guest.await_answer();
+        guest.has_its_own_files();
+        let lines = until("it is said", || Some(said(node)).filter(|lines| !lines.is_empty()));
+        assert!(lines.len() == 1 && lines[0].contains("ERROR"), "{lines:?}");
+        lines[0].clone()
+    };
+
+    let holder = node.namespace.inside(|| std::net::TcpListener::bind(MANAGEMENT).unwrap());
+    node.launch();
+    let line = served(&node);
+    assert!(line.contains(MANAGEMENT) && line.contains("ss -ltnp sport = :9100"), "{line}");
+    drop(holder);
+    until("the port is had", || node.management("/healthz").filter(|text| text == "ok\n"));
+    assert_eq!(said(&node).len(), 1, "once");
+    node.stop("TERM");
+
+    std::fs::write(node.config(), node.settings().replace(MANAGEMENT, elsewhere)).unwrap();
+    node.launch();
+    let line = served(&node);
+    assert!(line.contains(elsewhere) && line.contains("does not have the address yet"), "{line}");
+    node.namespace.ip("addr add 192.0.2.9/32 dev lo");
+    let url = format!("http://{elsewhere}/healthz");
+    until("the address is had", || {
+        let output = node.namespace.command("curl").args(["-sf", "-m", "5", &url]).output().unwrap();
+        (output.stdout == b"ok\n").then_some(())
+    });
 }

@@ -41,7 +41,7 @@ pub const PREFIX: &str = "imdstk";
 const RUN: &str = "/run/imdstk";
 
 /// The daemon's management address inside the node's namespace.
-const MANAGEMENT: &str = "127.0.0.1:9100";
+pub const MANAGEMENT: &str = "127.0.0.1:9100";
 
 /// Anything that takes longer than this here has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -246,18 +246,22 @@ impl Node {
 
     /// Starts the daemon and waits until it serves.
     pub fn start(&mut self) {
-        self.starts += 1;
-        let log = File::create(self.log()).unwrap();
-        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_pve-imds"));
-        command.arg("--config").arg(self.config()).arg("serve").stdout(Stdio::null()).stderr(log);
-        let mut daemon = command.spawn().unwrap();
+        self.launch();
         until("the daemon is healthy", || {
-            if let Some(status) = daemon.try_wait().unwrap() {
+            if let Some(status) = self.daemon.as_mut().unwrap().try_wait().unwrap() {
                 panic!("the daemon ended ({status}):\n{}", fs::read_to_string(self.log()).unwrap());
             }
             self.management("/healthz").filter(|text| text == "ok\n")
         });
-        self.daemon = Some(daemon);
+    }
+
+    /// Starts the daemon.
+    pub fn launch(&mut self) {
+        self.starts += 1;
+        let log = File::create(self.log()).unwrap();
+        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_pve-imds"));
+        command.arg("--config").arg(self.config()).arg("serve").stdout(Stdio::null()).stderr(log);
+        self.daemon = Some(command.spawn().unwrap());
     }
 
     /// What the daemon logged since its last start.
