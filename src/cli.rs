@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use pve_imds_model::chain;
+use pve_imds_observability::last_words;
 
 use crate::cmd;
 use crate::config::ConfigError;
@@ -148,8 +149,10 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Nobody is left to tell if even this cannot be written.
-            let _ = error.print();
+            if !(error.use_stderr() && last_words(&error.render().to_string())) {
+                // Nobody is left to tell if even this cannot be written.
+                let _ = error.print();
+            }
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
@@ -162,7 +165,10 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("pve-imds: {}", chain(error.as_ref()));
+            let why = chain(error.as_ref());
+            if !last_words(&why) {
+                eprintln!("pve-imds: {why}");
+            }
             let usage = error.downcast_ref::<ConfigError>().is_some() || error.downcast_ref::<cmd::Usage>().is_some();
             ExitCode::from(if usage { USAGE } else { 1 })
         }

@@ -3,6 +3,7 @@
 mod config;
 mod guard;
 mod inspect;
+mod rights;
 mod serve;
 mod status;
 mod taps;
@@ -21,6 +22,8 @@ use crate::app;
 use crate::app::control::Holder;
 use crate::cli::{Cli, Command, ConfigCommand, GuardCommand};
 use crate::config::{Checked, load};
+
+use self::rights::Deed;
 
 /// The arguments cannot be meant.
 #[derive(Debug, thiserror::Error)]
@@ -49,11 +52,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Guard(GuardCommand::Status { json, pins }) => {
             let holder = holder()?;
-            status::run(&guard::pins(&pins, &holder, load)?, &holder, json)
+            let pins = guard::pins(&pins, &holder, load)?;
+            Deed::Status.allowed()?;
+            status::run(&pins, &holder, json)
         }
         Command::Guard(GuardCommand::Remove { pins }) => {
             let holder = holder()?;
-            guard::remove(&guard::pins(&pins, &holder, load)?, &holder)
+            let pins = guard::pins(&pins, &holder, load)?;
+            Deed::Remove.allowed()?;
+            guard::remove(&pins, &holder)
         }
     }
 }

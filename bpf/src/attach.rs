@@ -8,7 +8,7 @@
 //! mean another interface (the kernel attaches by index, but the library asks for a name).
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
@@ -18,6 +18,7 @@ use aya::sys::SyscallError;
 use rustix::io::Errno;
 
 use crate::error::{AttachError, PinError};
+use crate::mend::removal;
 use crate::pins::{Pins, Program};
 use crate::standing::Standing;
 use crate::step::Step;
@@ -202,7 +203,7 @@ pub(crate) fn settle(
                     return Ok(if renewed { Settled::Renewed } else { pinned });
                 }
                 Err(ReplaceError::Gone) => {}
-                Err(ReplaceError::Foreign(source)) => return Err(AttachError::Foreign { path, source }),
+                Err(ReplaceError::Foreign(source)) => return Err(foreign(path, source)),
                 Err(ReplaceError::Refused(why)) => return Err(target.refused(why)),
             },
             (Standing::Stale, _) => renewed |= pins.clear_stale(target.program, target.ifindex)?,
@@ -218,10 +219,14 @@ pub(crate) fn settle(
                     pinned = Settled::Pinned;
                 }
             },
-            (Standing::Foreign, _) => return Err(AttachError::Foreign { path, source: LinkError::InvalidLink }),
+            (Standing::Foreign, _) => return Err(foreign(path, LinkError::InvalidLink)),
         }
     }
     Err(AttachError::Contended { path })
+}
+
+fn foreign(path: PathBuf, source: LinkError) -> AttachError {
+    AttachError::Foreign { removal: removal(&path), path, source }
 }
 
 fn adopt(target: &Target<'_>, which: Which, path: &Path) -> Result<bool, AttachError> {

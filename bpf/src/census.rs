@@ -13,7 +13,7 @@ impl Pins {
     ///
     /// # Errors
     ///
-    /// As [`Pins::open`] when the file system is gone, [`PinError::Pin`] if the directory cannot be read.
+    /// As [`Pins::open`] when the file system is gone, [`PinError::Dir`] if the directory cannot be read.
     pub fn census(&self) -> Result<HashSet<(Program, u32)>, PinError> {
         Self::open(self.dir())?;
         let names = self.names()?.into_iter().map(|name| match name {

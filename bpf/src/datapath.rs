@@ -18,7 +18,7 @@ use crate::attach::{Driver, Live, Swap, Target, settle};
 use crate::bucket::Bucket;
 use crate::credit::{Credit, Maps};
 use crate::error::{AttachError, LoadError, MapError};
-use crate::object::{self, FUNNEL, classify, drops, guard_interface, load_guard, symbol, typed};
+use crate::object::{self, FUNNEL, classify, drops, guard_interface, load_guard, refused, symbol, typed};
 use crate::pins::{Pins, Program};
 use crate::reason::Reason;
 use crate::step::Step;
@@ -62,7 +62,7 @@ impl Datapath {
             .load(FUNNEL)
             .map_err(LoadError::Object)?;
         let loaded = driver(&mut funnel).ok_or(LoadError::Lacking(symbol(Program::Funnel)))?.load();
-        loaded.map_err(|source| LoadError::Verifier { program: Program::Funnel, source })?;
+        loaded.map_err(|source| refused(Program::Funnel, source))?;
         Step::Loaded.taken();
         Ok(Self { guard, funnel })
     }

@@ -1,14 +1,19 @@
-//! What can go wrong, one enum per family of operations. Each text says what to do about it.
+//! What can go wrong, one enum per family of operations. Each text says what the kernel said, and last what to do about
+//! it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aya::EbpfError;
 use aya::maps::MapError as AyaMapError;
 use aya::programs::ProgramError;
 use aya::programs::links::LinkError;
 
+use crate::mend::{causes, removal};
 use crate::pins::Program;
+
+/// The mend where the kernel does not say which right it misses.
+const RIGHTS: &str = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
 
 /// The programs could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -18,8 +23,17 @@ pub enum LoadError {
     #[error("this kernel is too old (tcx came with 6.6): boot the kernel of Proxmox VE 8.2 or later")]
     Kernel,
     /// The object or its maps were refused.
-    #[error("the kernel refused our maps: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    #[error("the kernel refused our maps: {}; {RIGHTS}", causes(.0))]
     Object(#[source] EbpfError),
+    /// Who asks may not load programs.
+    #[error("the kernel lets us load no program (`{program}`): {source}; {RIGHTS}")]
+    Denied {
+        /// Which one was tried.
+        program: Program,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// The verifier refused a program.
     #[error(
         "the kernel refused the program `{program}`: report this with the kernel's version and the text that follows"
@@ -41,10 +55,10 @@ pub enum LoadError {
 #[non_exhaustive]
 pub enum MapError {
     /// The socket was refused.
-    #[error("the kernel refused the socket: it must be an AF_XDP socket")]
+    #[error("the kernel refused the socket: {}; it must be an AF_XDP socket", causes(.0))]
     Socket(#[source] AyaMapError),
     /// The memory that programs and user space share could not be mapped.
-    #[error("the map `{map}` cannot be shared with the kernel: the process may be out of memory mappings")]
+    #[error("the map `{map}` cannot be shared with the kernel: {source}; the process may be out of memory mappings")]
     Shared {
         /// Which map.
         map: &'static str,
@@ -56,7 +70,7 @@ pub enum MapError {
     #[error("the object lacks `{0}`: it was built from other sources than this binary, rebuild both")]
     Lacking(&'static str),
     /// A slot could not be assigned or released.
-    #[error("slot {slot} could not be changed: the node may be out of kernel memory")]
+    #[error("slot {slot} could not be changed: {}; the node may be out of kernel memory", causes(source))]
     Slot {
         /// Which one.
         slot: u16,
@@ -71,7 +85,7 @@ pub enum MapError {
 #[non_exhaustive]
 pub enum AttachError {
     /// There is no such interface.
-    #[error("there is no interface `{name}`: it may just have gone, otherwise look at `ip link`")]
+    #[error("there is no interface `{name}` ({source}): it may just have gone, otherwise look at `ip link`")]
     NoInterface {
         /// The name that was asked for.
         name: String,
@@ -88,7 +102,10 @@ pub enum AttachError {
         expected: u32,
     },
     /// The kernel refused.
-    #[error("`{program}` cannot be attached to `{name}`: see what sits there with `bpftool net show dev {name}`")]
+    #[error(
+        "`{program}` cannot be attached to `{name}`: {}; see what sits there with `bpftool net show dev {name}`",
+        causes(source)
+    )]
     Refused {
         /// Which program.
         program: Program,
@@ -99,7 +116,10 @@ pub enum AttachError {
         source: ProgramError,
     },
     /// The driver cannot run XDP itself. Generic XDP would receive nothing, so it is not tried.
-    #[error("`{name}` has no native XDP: it must be one end of a veth pair that this service has made")]
+    #[error(
+        "`{name}` has no native XDP: {}; it must be one end of a veth pair that this service has made",
+        causes(source)
+    )]
     NotNative {
         /// Where.
         name: String,
@@ -118,10 +138,16 @@ pub enum AttachError {
         name: String,
     },
     /// What has the pin's name is no link for that hook. Nothing here removes it.
-    #[error("{} has the name of a pin and is not a link of ours: remove it with `rm {}`", path.display(), path.display())]
+    #[error(
+        "{} has the name of a pin and is no link of ours ({}): remove it with `{removal}`",
+        path.display(),
+        causes(source)
+    )]
     Foreign {
         /// Which pin.
         path: PathBuf,
+        /// The command that removes it.
+        removal: String,
         /// Why it cannot be.
         #[source]
         source: LinkError,
@@ -158,6 +184,12 @@ pub enum PinError {
     Missing {
         /// Which directory.
         dir: PathBuf,
+    },
+    /// The directory cannot be looked into.
+    #[error("the directory of pins {} cannot be read: {source}; run as root", dir.display())]
+    Dir {
+        /// Which directory.
+        dir: PathBuf,
         /// What the kernel said.
         #[source]
         source: io::Error,
@@ -170,7 +202,8 @@ pub enum PinError {
     },
     /// Links of ours that are not pinned here could not be looked for, pinned or taken off.
     #[error(
-        "a program there is not pinned here and cannot be reached: take it over as root with `pve-imds guard attach --all`"
+        "programs that are not pinned here cannot be reached: {0}; take them over as root with \
+         `pve-imds guard attach --all`"
     )]
     Strays(#[source] io::Error),
     /// Another process has been removing pins for two seconds.
@@ -179,16 +212,36 @@ pub enum PinError {
         /// The lock file.
         path: PathBuf,
     },
+    /// The right to take pins away cannot be had.
+    #[error("the lock file {} cannot be used: {source}; {LOCK}", path.display())]
+    Change {
+        /// The lock file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// A pin could not be made, read or removed.
-    #[error("the pin {} cannot be used: run as root, or remove it with `rm {}`", path.display(), path.display())]
+    #[error("the pin {} cannot be used: {source}; {}", path.display(), unusable(path, source))]
     Pin {
-        /// Which pin or directory.
+        /// Which pin.
         path: PathBuf,
         /// What the kernel said.
         #[source]
         source: io::Error,
     },
 }
+
+/// Somebody who may not touch a pin is not told to remove it: what it holds may be a guard that works.
+fn unusable(path: &Path, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "run as root: what root has pinned is root's".to_owned(),
+        _ => format!("if that stays so, remove it with `{}`", removal(path)),
+    }
+}
+
+/// The mend of a lock file that cannot be opened or written.
+const LOCK: &str = "run as root, and see that its directory is writable";
 
 /// The lock beside the pins cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -203,13 +256,13 @@ pub enum LockError {
         path: PathBuf,
     },
     /// The file holds something that is not ours.
-    #[error("{} is not a lock file of ours: remove it with `rm {}`", path.display(), path.display())]
+    #[error("{} is no lock file of ours: remove it with `{}`", path.display(), removal(path))]
     Garbled {
         /// The lock file.
         path: PathBuf,
     },
     /// The file could not be opened, locked or written.
-    #[error("the lock file {} cannot be used: run as root, and see that its directory is writable", path.display())]
+    #[error("the lock file {} cannot be used: {source}; {LOCK}", path.display())]
     File {
         /// The lock file.
         path: PathBuf,

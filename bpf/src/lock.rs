@@ -132,7 +132,7 @@ impl Change {
 
     fn take_within(dir: &Path, patience: Duration) -> Result<Self, PinError> {
         let path = beside(dir, "change");
-        let failed = |source: io::Error| PinError::Pin { path: path.clone(), source };
+        let failed = |source: io::Error| PinError::Change { path: path.clone(), source };
         let file = open(&path).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Self { file }),

@@ -7,7 +7,7 @@ use std::borrow::BorrowMut;
 use std::io;
 
 use aya::maps::{HashMap, Map, MapData, MapError as AyaMapError};
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
@@ -44,9 +44,21 @@ pub(crate) fn load_guard(loader: &mut EbpfLoader<'_>, programs: &[Program]) -> R
     let mut guard = loader.load(GUARD).map_err(LoadError::Object)?;
     for &program in programs {
         let loaded = classifier(&mut guard, program).ok_or(LoadError::Lacking(symbol(program)))?.load();
-        loaded.map_err(|source| LoadError::Verifier { program, source })?;
+        loaded.map_err(|source| refused(program, source))?;
     }
     Ok(guard)
+}
+
+/// A verifier that was asked says why; who says no without a word was not.
+pub(crate) fn refused(program: Program, source: ProgramError) -> LoadError {
+    match source {
+        ProgramError::LoadError { io_error, verifier_log }
+            if io_error.kind() == io::ErrorKind::PermissionDenied && verifier_log.to_string().trim().is_empty() =>
+        {
+            LoadError::Denied { program, source: io_error }
+        }
+        source => LoadError::Verifier { program, source },
+    }
 }
 
 /// One of the guard's programs.

@@ -106,9 +106,12 @@ impl Pins {
     ///
     /// # Errors
     ///
-    /// [`PinError::Missing`] and [`PinError::NotBpf`], with the command that mends it.
+    /// [`PinError::Missing`] and [`PinError::NotBpf`], with the command that mends it, and [`PinError::Dir`].
     pub fn open(dir: &Path) -> Result<Self, PinError> {
-        let found = statfs(dir).map_err(|why| PinError::Missing { dir: dir.to_owned(), source: why.into() })?;
+        let found = statfs(dir).map_err(|why| match io::Error::from(why) {
+            why if why.kind() == io::ErrorKind::NotFound => PinError::Missing { dir: dir.to_owned() },
+            source => PinError::Dir { dir: dir.to_owned(), source },
+        })?;
         if u32::try_from(found.f_type) == Ok(BPF_FS_MAGIC) {
             Ok(Self { dir: dir.to_owned() })
         } else {
@@ -138,7 +141,7 @@ impl Pins {
     ///
     /// # Errors
     ///
-    /// [`PinError::Pin`] if the directory or a pin in it cannot be read.
+    /// [`PinError::Dir`] or [`PinError::Pin`] if the directory or a pin in it cannot be read.
     pub fn list(&self) -> Result<Vec<Pinned>, PinError> {
         let names = self.interfaces()?;
         let mut looks = Vec::new();
@@ -246,7 +249,7 @@ impl Pins {
     }
 
     fn unreadable(&self, source: io::Error) -> PinError {
-        PinError::Pin { path: self.dir.clone(), source }
+        PinError::Dir { dir: self.dir.clone(), source }
     }
 
     fn file(&self, name: PinName) -> PathBuf {

@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -87,7 +87,7 @@ pub enum InstallError {
     #[error(transparent)]
     Level(#[from] LevelError),
     /// journald was asked for and is not there.
-    #[error("the journal cannot be written to")]
+    #[error("log.format is journald, and the journal cannot be written to: {0}; choose another log.format")]
     Journal(#[source] io::Error),
     /// The collector's address cannot be used.
     #[error(transparent)]
@@ -103,8 +103,17 @@ pub enum InstallError {
     Twice,
 }
 
-/// Receivers cannot be taken away once facades point at them: there is one installation in a process's life.
-static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Receivers cannot be taken away once facades point at them: there is one installation in a process's life. This is how
+/// it writes.
+static INSTALLED: OnceLock<Format> = OnceLock::new();
+
+/// Says why the process ends, as an error among its other log lines, where these are read by a machine: the journal, or
+/// JSON. It is said whatever the log level is, and before anything is installed too. `false`: nobody was told; whoever
+/// reads standard error wants a plain sentence.
+#[must_use]
+pub fn last_words(why: &str) -> bool {
+    logs::last_words(logs::destination(INSTALLED.get().copied().unwrap_or_default()), why)
+}
 
 /// Installs the receivers for the whole process. Everything that can fail is tried before anything is installed.
 ///
@@ -126,9 +135,7 @@ pub fn install(settings: &Settings) -> Result<Guard, InstallError> {
     #[cfg(debug_assertions)]
     let layers = layers.with(steps::axe());
 
-    if INSTALLED.swap(true, Ordering::AcqRel) {
-        return Err(InstallError::Twice);
-    }
+    INSTALLED.set(settings.format).map_err(|_| InstallError::Twice)?;
     metrics::set_global_recorder(recorder).map_err(|_| InstallError::Twice)?;
     layers.try_init().map_err(|_| InstallError::Twice)?;
     prometheus::describe(&settings.service_version);

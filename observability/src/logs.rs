@@ -13,6 +13,7 @@ use tracing::Subscriber;
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, fmt};
 
@@ -131,6 +132,22 @@ where
     })
 }
 
+/// One error, if lines at `destination` are read by a machine.
+pub(crate) fn last_words(destination: Destination, why: &str) -> bool {
+    let layer = match destination {
+        Destination::Text { .. } => return false,
+        Destination::Json => json(EnvFilter::new("error"), io::stderr),
+        Destination::Journal | Destination::JournalOrText => match journal() {
+            Ok(journal) => journal.boxed(),
+            Err(_) => return false,
+        },
+    };
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+        tracing::error!(target: "pve_imds", "{why}");
+    });
+    true
+}
+
 /// Priorities one to one (the crate's own have INFO as a notice), and fields that cannot be taken for the journal's own.
 fn journal() -> io::Result<tracing_journald::Layer> {
     let priorities = PriorityMappings {
@@ -170,7 +187,6 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use tracing_subscriber::Registry;
-    use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
 

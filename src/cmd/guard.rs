@@ -11,9 +11,10 @@ use anyhow::{Context, bail};
 use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::Interface;
-use pve_imds_transport::bpf::{Held, Idle, LockError, Pinned, Pins, Program};
+use pve_imds_transport::bpf::{Held, Idle, LockError, Pinned, Pins, Program, removal};
 
 use super::Usage;
+use super::rights::Deed;
 use crate::app::control::Holder;
 use crate::app::guests::Accept;
 use crate::cli::PinDir;
@@ -53,6 +54,7 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: &str, pins: &PinDir) -> a
     if let Some(name) = name.filter(|_| present.is_empty()) {
         bail!("there is no interface {name}; see `ip link`");
     }
+    Deed::Attach.allowed()?;
     let pins = Pins::open(&dir)?;
     let mut idle = match &present[..] {
         [one] => Idle::for_one(&pins, one.index)?,
@@ -124,7 +126,8 @@ pub(super) fn remove(pins: &Pins, holder: &Holder) -> anyhow::Result<()> {
 pub(super) fn name_foreign(pins: &Pins) -> anyhow::Result<()> {
     for path in pins.foreign()? {
         let shown = path.display();
-        writeln!(stderr(), "{shown} has the name of a pin and is none of ours: remove it with `rm {shown}`")?;
+        let removal = removal(&path);
+        writeln!(stderr(), "{shown} has the name of a pin and is none of ours: remove it with `{removal}`")?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use pve_imds_observability::{Settings, install, report_panics};
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::rights::Deed;
 use crate::app;
 use crate::config::Loaded;
 
@@ -20,6 +21,7 @@ pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
         node: checked.node_name.clone(),
     })?;
     report_panics();
+    Deed::Serve.allowed()?;
     app::describe();
     let file = loaded.file.map_or_else(|| "none".to_owned(), |file| file.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), file, "starting");

@@ -23,6 +23,7 @@ mod links;
 mod pins;
 mod qdisc;
 mod rebuild;
+mod refusals;
 mod serving;
 mod thousand;
 mod upgrade;

@@ -66,7 +66,8 @@ fn it_keeps_one_interface_open_and_nobody_from_anything() {
 
             let why = datapath.guard(&pins, "h0", host).unwrap_err();
             assert!(matches!(&why, AttachError::Foreign { path: named, .. } if *named == path), "{what}: {why}");
-            assert!(why.to_string().contains(&format!("`rm {}`", path.display())), "{what}: {why}");
+            let command = if path.is_dir() { "rmdir" } else { "rm" };
+            assert!(why.to_string().ends_with(&format!("`{command} {}`", path.display())), "{what}: {why}");
             assert!(matches!(Idle::load(1).unwrap().guard(&pins, "h0", host), Err(AttachError::Foreign { .. })));
             assert_eq!(datapath.guard(&pins, "h1", other).unwrap(), Swap::Attached, "{what}");
             pins.forget(host).unwrap();
@@ -108,7 +109,7 @@ fn our_own_devices_are_refused_by_path_where_their_pins_are_taken() {
                 "return" => datapath.attach_return(&pins, "imds-a"),
                 _ => datapath.attach_funnel(&pins, "imds-b"),
             };
-            assert!(attached.unwrap_err().to_string().contains(&format!("`rm {}/{name}`", dir.display())));
+            assert!(attached.unwrap_err().to_string().ends_with(&format!("`rmdir {}/{name}`", dir.display())));
         }
         assert_eq!(pins.foreign().unwrap(), ["funnel", "return"].map(|name| dir.join(name)));
     });

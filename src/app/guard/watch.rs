@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use metrics::counter;
 use pve_imds_model::chain;
-use pve_imds_transport::bpf::{AttachError, Datapath, PinError, Pins, Program, Standing, Swap};
+use pve_imds_transport::bpf::{AttachError, Datapath, PinError, Pins, Program, Standing, Swap, removal};
 use pve_imds_transport::{Devices, Interface};
 use tokio::time::Instant;
 
@@ -217,10 +217,12 @@ impl Watch {
 
     /// Each once: they are nobody's to remove but their maker's.
     fn name_foreign(&mut self, found: Vec<PathBuf>) {
-        for path in found {
-            if !self.foreign.contains(&path) {
-                tracing::warn!(path = %path.display(), "this has the name of a pin and is none of ours: remove it with rm");
-                self.foreign.insert(path);
+        for found in found {
+            if !self.foreign.contains(&found) {
+                let removal = removal(&found);
+                let path = found.display();
+                tracing::warn!(%path, "{path} has the name of a pin and is none of ours: remove it with `{removal}`");
+                self.foreign.insert(found);
             }
         }
     }
