@@ -14,6 +14,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::{Inventory, Settings};
+use pve_imds_model::request::UnknownCaller;
 use pve_imds_model::vm::VmId;
 use pve_imds_transport::{Interface, Links};
 use tokio::runtime::Runtime;
@@ -106,9 +107,12 @@ fn inventory(checked: &Checked) -> anyhow::Result<std::sync::Arc<Inventory>> {
 
 /// Why a VM was not found, with the mend.
 fn no_such_vm(vmid: VmId, dir: &Path, inventory: &Inventory) -> anyhow::Error {
-    if inventory.is_stale() {
-        anyhow::anyhow!("VM {vmid}: {} cannot be read (pve_dir); is pve-cluster running?", dir.display())
-    } else {
-        anyhow::anyhow!("VM {vmid}: no configuration under {} (pve_dir)", dir.display())
+    let dir = dir.display();
+    match inventory.why_unknown(vmid) {
+        UnknownCaller::NoList => {
+            anyhow::anyhow!("VM {vmid}: {dir} cannot be read (pve_dir); is pve-cluster running, and are we root?")
+        }
+        UnknownCaller::NoConfig => anyhow::anyhow!("VM {vmid}: no configuration under {dir} (pve_dir)"),
+        why => anyhow::anyhow!("VM {vmid}: {why}; whoever runs this must be able to read it"),
     }
 }

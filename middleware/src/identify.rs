@@ -100,7 +100,8 @@ where
                 Caller::Known(vm)
             }
             Err(unknown) => {
-                tracing::debug!(tap = %self.link.tap, reason = unknown.reason(), "nobody known behind this interface");
+                let vmid = self.link.tap.vmid.get();
+                tracing::debug!(tap = %self.link.tap, vmid, reason = %unknown, "nobody known behind this interface");
                 Caller::Unknown(unknown)
             }
         };

@@ -25,6 +25,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -32,7 +33,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYP
 use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
-use pve_imds_model::request::{Endpoint, Link};
+use pve_imds_model::request::{Endpoint, Link, UnknownCaller};
 use tower::{Layer, Service};
 
 use crate::budget::LogBudget;
@@ -96,15 +97,14 @@ fn status_of(fault: &Fault) -> StatusCode {
 /// Makes [`Rescue`] for one interface.
 #[derive(Clone, Debug)]
 pub struct RescueLayer {
-    link: Link,
-    budget: LogBudget,
+    log: FaultLog,
 }
 
 impl RescueLayer {
     /// Faults are logged under the name of `link`.
     #[must_use]
     pub fn new(link: Link) -> Self {
-        Self { link, budget: LogBudget::new() }
+        Self { log: FaultLog { link, budget: LogBudget::new(), unknown: Arc::default() } }
     }
 }
 
@@ -112,7 +112,7 @@ impl<S> Layer<S> for RescueLayer {
     type Service = Rescue<S>;
 
     fn layer(&self, inner: S) -> Rescue<S> {
-        Rescue { inner, log: FaultLog { link: self.link, budget: self.budget.clone() } }
+        Rescue { inner, log: self.log.clone() }
     }
 }
 
@@ -170,26 +170,41 @@ where
     }
 }
 
-/// Where the faults of one guest are told to the operator.
+/// Where the faults of one guest are told to the operator. Clones share what has been told.
 #[derive(Clone, Debug)]
 struct FaultLog {
     link: Link,
     budget: LogBudget,
+    /// Why the guest was unknown when that was last told.
+    unknown: Arc<Mutex<Option<UnknownCaller>>>,
 }
 
 impl FaultLog {
     /// One line: what we could not do is a warning, what the guest should not have asked is for those who look.
+    ///
+    /// A guest that nobody knows waits, and asks again every second until somebody gives it a configuration: that is an
+    /// operator's to mend, so it is a warning, and stays the same news until the reason is another.
     fn write(&self, fault: &Fault, endpoint: Endpoint) {
         let (tap, vmid) = (self.link.tap, self.link.tap.vmid.get());
         let (endpoint, outcome) = (endpoint.word(), fault.outcome().word());
         let causes = Causes(fault);
         if fault.status() < 500 {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request refused: {fault}{causes}");
+        } else if self.has_been_told(fault) {
+            tracing::debug!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}");
         } else if let Some(line) = self.budget.take() {
             tracing::warn!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}{line}");
         } else {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}");
         }
+    }
+
+    fn has_been_told(&self, fault: &Fault) -> bool {
+        let Some(why) = fault.source().and_then(|source| source.downcast_ref::<UnknownCaller>()) else { return false };
+        let mut told = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = told.as_ref() == Some(why);
+        *told = Some(why.clone());
+        same
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
         }
         let (name, problem) = match inventory.find(Link { tap, index: interface.index }) {
             Ok(vm) => (vm.hostname(), None),
-            Err(unknown) => (String::new(), Some(unknown.reason())),
+            Err(unknown) => (String::new(), Some(unknown.to_string())),
         };
         rows.push((interface, tap, name, Guard::of(interface.index, &guards), problem));
     }

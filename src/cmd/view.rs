@@ -67,7 +67,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     }
     let outcome = String::from_utf8_lossy(&body);
     let why = match (unknown, outcome.trim()) {
-        (Some(unknown), outcome) => format!("{outcome}: {}", unknown.reason()),
+        (Some(unknown), outcome) => format!("{outcome}: {unknown}"),
         (None, "") => "nothing is served there".to_owned(),
         (None, outcome) => outcome.to_owned(),
     };

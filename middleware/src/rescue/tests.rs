@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use http_body_util::BodyExt;
 use pve_imds_model::fault::Outcome;
+use pve_imds_model::request::Caller;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
@@ -118,11 +119,37 @@ async fn a_guest_that_provokes_faults_does_not_fill_the_log() {
     let log = Log::default();
     let _on = log.install("info");
     let service = RescueLayer::new(link()).layer(service_fn(|_: Request<()>| async {
-        Err::<Response<ResponseBody>, _>(Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM))
+        Err::<Response<ResponseBody>, _>(Fault::unavailable(Outcome::NotesInvalid, RetryAfter::DEFAULT))
     }));
     let burst = usize::try_from(crate::bounds::LOG_LINE_BURST.get()).unwrap();
     for _ in 0..burst * 2 {
         service.clone().oneshot(Request::new(())).await.unwrap();
     }
     assert_eq!(log.text().lines().count(), burst);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_nobody_knows_is_news_once_for_each_reason() {
+    let log = Log::default();
+    let _on = log.install("info");
+    let layer = RescueLayer::new(link());
+    let unreadable = || UnknownCaller::Unreadable("106.conf: Permission denied".into());
+    for why in [UnknownCaller::NoConfig, UnknownCaller::NoConfig, unreadable(), unreadable(), UnknownCaller::NoConfig] {
+        let service = layer.layer(service_fn(move |_: Request<()>| {
+            let caller = Caller::Unknown(why.clone());
+            async move { Err::<Response<ResponseBody>, _>(caller.require().unwrap_err()) }
+        }));
+        for _ in 0..3 {
+            service.clone().oneshot(Request::new(())).await.unwrap();
+        }
+    }
+    let text = log.text();
+    let told: Vec<_> = text.lines().map(|line| line.split_once("request failed: ").unwrap().1).collect();
+    let none = "vm_unknown (503): the cluster has no configuration of this VM";
+    let one = "vm_unknown (503): its configuration cannot be read: 106.conf: Permission denied";
+    assert!(
+        told.len() == 3 && [none, one, none].iter().zip(&told).all(|(says, line)| line.starts_with(says)),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line.contains("WARN") && line.contains("vmid=106")), "{text}");
 }

@@ -40,27 +40,24 @@ pub enum Caller {
     Unknown(UnknownCaller),
 }
 
-/// Why an interface has no VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why an interface has no VM. The texts are for the operator; the guest never sees them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownCaller {
-    /// No configuration for this VMID has been seen.
+    /// Nobody knows which VMs there are: the tree of configurations does not answer, and has not before.
+    #[error("which VMs there are cannot be read (pve_dir); is pve-cluster running?")]
+    NoList,
+    /// The VMs are known, and this is none of them, on whichever node.
+    #[error("the cluster has no configuration of this VM")]
     NoConfig,
+    /// There is a configuration, and it could never be read; why.
+    #[error("its configuration cannot be read: {0}")]
+    Unreadable(Arc<str>),
     /// The configuration exists but says nothing yet (a clone's placeholder, an empty file).
+    #[error("the configuration of this VM has no content yet")]
     NotReady,
     /// The configuration has no such NIC.
+    #[error("the configuration of this VM has no such NIC")]
     NoSuchNic,
-}
-
-impl UnknownCaller {
-    /// One sentence's worth of reason, for the operator.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::NoConfig => "no configuration of this VM has been seen",
-            Self::NotReady => "the configuration of this VM has no content yet",
-            Self::NoSuchNic => "the configuration of this VM has no such NIC",
-        }
-    }
 }
 
 impl Caller {
@@ -71,7 +68,9 @@ impl Caller {
     pub fn require(&self) -> Result<&Arc<Vm>, Fault> {
         match self {
             Self::Known(vm) => Ok(vm),
-            Self::Unknown(_) => Err(Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM)),
+            Self::Unknown(why) => {
+                Err(Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM).because(why.clone()))
+            }
         }
     }
 }

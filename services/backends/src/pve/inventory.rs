@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -67,7 +67,9 @@ pub struct Record {
     pub vm: Arc<Vm>,
     /// The node whose directory holds the configuration; another than ours while the VM is migrating here.
     pub owner: Arc<str>,
-    /// Of the file that [`Record::vm`] was read from.
+    /// The file that [`Record::vm`] was read from.
+    pub path: Arc<Path>,
+    /// Of that file.
     pub digest: Digest,
     /// The configuration says something. It does not while a VM is being created, cloned or destroyed.
     pub ready: bool,
@@ -93,9 +95,13 @@ impl fmt::Debug for Record {
 /// All VMs of the cluster, in memory. Reading never waits.
 pub struct Inventory {
     snapshot: ArcSwap<Snapshot>,
+    unread: ArcSwap<Unread>,
     stale: AtomicBool,
     changes: watch::Sender<u64>,
 }
+
+/// VMs whose configuration could never be read, and why.
+pub(super) type Unread = HashMap<VmId, Arc<str>>;
 
 /// Every VM at one moment.
 pub(super) type Snapshot = HashMap<VmId, Entry>;
@@ -122,13 +128,28 @@ fn bit(nic: u8) -> u32 {
 impl Inventory {
     /// Without a VM, and stale: nothing has been read yet.
     pub(super) fn empty() -> Self {
-        Self { snapshot: ArcSwap::default(), stale: AtomicBool::new(true), changes: watch::Sender::new(0) }
+        Self {
+            snapshot: ArcSwap::default(),
+            unread: ArcSwap::default(),
+            stale: AtomicBool::new(true),
+            changes: watch::Sender::new(0),
+        }
     }
 
     /// What is known about a VM.
     #[must_use]
     pub fn vm(&self, vmid: VmId) -> Option<Record> {
         self.snapshot.load().get(&vmid).map(|entry| self.record(entry))
+    }
+
+    /// Why nothing is known about a VM that [`Inventory::vm`] does not have.
+    #[must_use]
+    pub fn why_unknown(&self, vmid: VmId) -> UnknownCaller {
+        match self.unread.load().get(&vmid) {
+            Some(why) => UnknownCaller::Unreadable(Arc::clone(why)),
+            None if self.is_stale() => UnknownCaller::NoList,
+            None => UnknownCaller::NoConfig,
+        }
     }
 
     /// What is known about all VMs, by VMID.
@@ -162,6 +183,10 @@ impl Inventory {
         self.changes.send_modify(|generation| *generation += 1);
     }
 
+    pub(super) fn set_unread(&self, unread: Unread) {
+        self.unread.store(Arc::new(unread));
+    }
+
     pub(super) fn set_stale(&self, stale: bool) {
         if self.stale.swap(stale, Ordering::Relaxed) != stale {
             self.changes.send_modify(|generation| *generation += 1);
@@ -176,7 +201,7 @@ impl Inventory {
 impl Directory for Inventory {
     fn find(&self, link: Link) -> Result<Arc<Vm>, UnknownCaller> {
         let snapshot = self.snapshot.load();
-        let entry = snapshot.get(&link.tap.vmid).ok_or(UnknownCaller::NoConfig)?;
+        let entry = snapshot.get(&link.tap.vmid).ok_or_else(|| self.why_unknown(link.tap.vmid))?;
         match (entry.record.ready, entry.nics & bit(link.tap.nic)) {
             (false, _) => Err(UnknownCaller::NotReady),
             (true, 0) => Err(UnknownCaller::NoSuchNic),
@@ -205,6 +230,7 @@ mod tests {
             ready: parsed.is_ready(),
             vm: Arc::new(parsed.vm),
             owner: "pve1".into(),
+            path: Path::new("106.conf").into(),
             digest: Digest::of(config.as_bytes()),
             stale: false,
             warnings: parsed.warnings.into(),
@@ -227,6 +253,10 @@ mod tests {
     fn an_interface_is_a_vms_or_there_is_a_reason() {
         use UnknownCaller as U;
         let inventory = inventory();
+        let first = Link { tap: TapName::parse("tap110i0").unwrap(), index: 7 };
+        assert_eq!(inventory.find(first), Err(U::NoList), "nothing has been listed yet");
+        inventory.set_stale(false);
+        inventory.set_unread(Unread::from([(VmId::new(111).unwrap(), "it is odd".into())]));
         for (tap, expected) in [
             ("tap106i0", Ok(106)),
             ("tap106i31", Ok(106)),
@@ -235,6 +265,7 @@ mod tests {
             ("tap108i0", Err(U::NotReady)),
             ("tap109i0", Err(U::NotReady)),
             ("tap110i0", Err(U::NoConfig)),
+            ("tap111i0", Err(U::Unreadable("it is odd".into()))),
         ] {
             let link = Link { tap: TapName::parse(tap).unwrap(), index: 7 };
             assert_eq!(inventory.find(link).map(|vm| vm.vmid.get()), expected, "{tap}");

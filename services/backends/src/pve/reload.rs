@@ -16,7 +16,7 @@ use pve_imds_model::{chain, conf, words};
 use tokio::time::Instant;
 
 use super::files::{self, Listed, Listing, ReadError, Tree};
-use super::inventory::{Digest, Entry, Record, Snapshot};
+use super::inventory::{Digest, Entry, Record, Snapshot, Unread};
 
 /// How long an empty file may stand for "being written": Proxmox itself renames, only editors and shells truncate.
 pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
@@ -26,6 +26,8 @@ pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
 pub(super) struct Look {
     /// The new state, if it is another.
     pub(super) snapshot: Option<Snapshot>,
+    /// Of which VMs nothing is known because their files cannot be used, if these are others now.
+    pub(super) unread: Option<Unread>,
     /// What happened, by VMID.
     pub(super) events: Vec<Event>,
     /// Why nothing at all could be said.
@@ -73,7 +75,7 @@ pub(super) enum Event {
     /// The same configuration belongs to another node.
     Moved { vmid: VmId, owner: Arc<str> },
     /// The configuration cannot be used; the last good one, if any, stays. Told once per reason.
-    Unusable { vmid: VmId, reason: String },
+    Unusable { vmid: VmId, reason: Arc<str> },
     /// There is no such VM any more.
     Forgotten { vmid: VmId },
 }
@@ -119,6 +121,7 @@ pub(super) struct Loader {
     counted: bool,
     start_time: Option<u64>,
     known: Snapshot,
+    unread: Unread,
     memory: BTreeMap<VmId, Memory>,
     /// Grows with every file, so that a slow tree can be told from a hung one.
     progress: Arc<AtomicU64>,
@@ -134,12 +137,20 @@ struct Memory {
     /// The walk before this one did not come by it.
     missed: bool,
     /// The complaint that was made last.
-    complaint: Option<String>,
+    complaint: Option<Arc<str>>,
 }
 
 impl Loader {
     pub(super) fn new(tree: Tree, progress: Arc<AtomicU64>) -> Self {
-        Self { tree, counted: false, start_time: None, known: Snapshot::new(), memory: BTreeMap::new(), progress }
+        Self {
+            tree,
+            counted: false,
+            start_time: None,
+            known: Snapshot::new(),
+            unread: Unread::new(),
+            memory: BTreeMap::new(),
+            progress,
+        }
     }
 
     /// Looks at the list and at every file that may have changed: those whose count did, those in `touched`, all where
@@ -172,7 +183,18 @@ impl Loader {
             }
         }
         look.snapshot = changed.then(|| self.known.clone());
+        look.unread = self.tell_unread();
         look
+    }
+
+    /// Those who are listed and were never read, if they are not those of the last look.
+    fn tell_unread(&mut self) -> Option<Unread> {
+        let complaints = self.memory.iter().filter_map(|(vmid, memory)| Some((vmid, memory.complaint.as_ref()?)));
+        let never = complaints.filter(|(vmid, _)| !self.known.contains_key(vmid));
+        let unread: Unread = never.map(|(vmid, why)| (*vmid, Arc::clone(why))).collect();
+        let news = unread != self.unread;
+        news.then(|| self.unread.clone_from(&unread));
+        news.then_some(unread)
     }
 
     /// The table of losses: a count tells the truth at once, a walk has to say it twice.
@@ -215,12 +237,12 @@ impl Loader {
 
         memory.blank_since = blank_since;
         if verdict == Verdict::Keep {
-            let reason = fresh.err().unwrap_or_else(|| String::from("it is empty"));
+            let reason: Arc<str> = fresh.err().map_or_else(|| "it is empty".into(), Arc::from);
             memory.seen = None;
             look.unusable = true;
             look.unsettled = true;
             if memory.complaint.as_ref() != Some(&reason) {
-                memory.complaint = Some(reason.clone());
+                memory.complaint = Some(Arc::clone(&reason));
                 look.events.push(Event::Unusable { vmid, reason });
             }
             return before.is_some_and(|entry| !mem::replace(&mut entry.record.stale, true));
@@ -237,6 +259,7 @@ impl Loader {
                 let moved = record.owner != listed.owner;
                 if moved {
                     record.owner = Arc::clone(&listed.owner);
+                    record.path = listed.path.as_path().into();
                     look.events.push(Event::Moved { vmid, owner: Arc::clone(&listed.owner) });
                 }
                 mem::take(&mut record.stale) || moved
@@ -267,6 +290,7 @@ fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fr
         warnings: parsed.warnings.into(),
         vm: Arc::new(parsed.vm),
         owner: Arc::clone(&listed.owner),
+        path: listed.path.as_path().into(),
         digest,
         stale: false,
     };

@@ -173,6 +173,9 @@ impl Worker {
             if let Some(snapshot) = look.snapshot.take() {
                 self.inventory.publish(snapshot);
             }
+            if let Some(unread) = look.unread.take() {
+                self.inventory.set_unread(unread);
+            }
             self.tell(&look);
             let done = Wake::Looked { failed: look.failed.is_some(), unsettled: look.unsettled || deaf };
             if report.send(done).is_err() {
@@ -199,7 +202,7 @@ impl Worker {
             match event {
                 Event::Loaded(record) => self.tell_of(record),
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
-                Event::Unusable { vmid, reason } => warn!(%vmid, reason, "configuration cannot be read"),
+                Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
             }
         }

@@ -103,7 +103,7 @@ async fn a_directory_that_is_missing_is_waited_for() {
     assert!(inventory.is_stale());
     assert!(inventory.records().is_empty());
     let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
-    assert_eq!(inventory.find(link), Err(UnknownCaller::NoConfig));
+    assert_eq!(inventory.find(link), Err(UnknownCaller::NoList));
     pve.start(&stopped).unwrap();
     until(&inventory, |it| !it.is_stale()).await;
     assert_eq!(inventory.find(link).unwrap().name.as_deref(), Some("a"));
