@@ -244,7 +244,8 @@ impl Worker {
 }
 
 fn complain(interface: &Interface, error: &str) {
-    tracing::warn!(tap = %interface.name, error, "cannot tidy up after a vanished interface");
+    let vmid = super::guests::vmid(interface);
+    tracing::warn!(tap = %interface.name, vmid, error, "cannot tidy up after a vanished interface");
 }
 
 /// Seats and guards one interface: assigned first, so that its first steered frame finds its seat.

@@ -77,7 +77,8 @@ impl<R: Answers> Guests<R> {
             return Some(known.seat);
         }
         let Some(seat) = self.slots.take() else {
-            tracing::error!(tap = %interface.name, "no seat left; the guest is not served");
+            let vmid = tap.vmid.get();
+            tracing::error!(tap = %interface.name, vmid, "no seat left; the guest is neither guarded nor served");
             return None;
         };
         let link = Link { tap, index: interface.index };
@@ -94,7 +95,7 @@ impl<R: Answers> Guests<R> {
         let Seated { seat, .. } = self.seated.remove(&interface.index)?;
         self.ring.remove(seat);
         self.show();
-        tracing::info!(tap = %interface.name, index = interface.index, "interface vanished");
+        tracing::info!(tap = %interface.name, vmid = vmid(interface), index = interface.index, "interface vanished");
         Some(seat)
     }
 
@@ -106,14 +107,15 @@ impl<R: Answers> Guests<R> {
                 // Whoever is guarded once more (after lost events) needs no second line for it.
                 let seated = self.seated.get_mut(&interface.index);
                 if seated.is_some_and(|seated| !std::mem::replace(&mut seated.guarded, true)) {
-                    let vmid = TapName::parse(&interface.name).map(|tap| tap.vmid.get());
+                    let vmid = vmid(&interface);
                     tracing::info!(tap = %interface.name, vmid, index = interface.index, ?swap, "guarded and served");
                 }
             }
             // A guest that is gone before its turn is no failure.
             Report::Failed(interface, error) if self.seated.contains_key(&interface.index) => {
                 counter!(ATTACHMENTS, "result" => "failed").increment(1);
-                tracing::error!(tap = %interface.name, error, "cannot guard the interface; trying again");
+                let (vmid, index) = (vmid(&interface), interface.index);
+                tracing::error!(tap = %interface.name, vmid, index, error, "cannot guard the interface; trying again");
             }
             Report::FailedAgain(interface) if self.seated.contains_key(&interface.index) => {
                 counter!(ATTACHMENTS, "result" => "failed").increment(1);
@@ -153,6 +155,11 @@ impl<R: Answers> Guests<R> {
         #[expect(clippy::cast_precision_loss, reason = "there are at most 4096")]
         gauge!(GUESTS).set(self.seated.len() as f64);
     }
+}
+
+/// The VM that the interface's name says.
+pub(super) fn vmid(interface: &Interface) -> Option<u32> {
+    TapName::parse(&interface.name).map(|tap| tap.vmid.get())
 }
 
 const GUESTS: &str = "pve_imds_guests";

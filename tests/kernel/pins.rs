@@ -131,7 +131,7 @@ fn a_daemon_within_its_bounds_makes_new_devices_and_says_which_guards_are_out_of
     until("/healthz tells", || {
         let mut command = node.namespace.command("curl");
         let output = command.args(["-s", "-m", "5", "http://127.0.0.1:9100/healthz"]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).contains("2 interfaces cannot be guarded").then_some(())
+        String::from_utf8_lossy(&output.stdout).contains("tap102i0 (VM 102): programs that are not").then_some(())
     });
     assert_ne!(node.namespace.index("imdstk-a"), index);
     assert_eq!(guests[1].curl(&["--connect-timeout", "0.3"], "/nocloud/"), None, "silence, not somebody else");
@@ -234,10 +234,13 @@ fn what_only_has_a_pins_name_is_named_once_and_stops_nothing() {
         let output = command.args(["-s", "-m", "5", "http://127.0.0.1:9100/healthz"]).output().unwrap();
         Some(String::from_utf8_lossy(&output.stdout).into_owned()).filter(|text| text.contains("cannot be guarded"))
     });
-    assert!(unwell.contains("an interface cannot be guarded"), "{unwell}");
+    let why = format!("tap103i0 (VM 103): {} has the name of a pin", taken.display());
+    assert!(unwell.contains(&why) && unwell.lines().count() == 1, "{unwell}");
     guests.iter().for_each(Guest::has_its_own_files);
-    let mends = [&stranger, &taken].map(|path| format!("rm {}", path.display()));
+    let mends = [&stranger, &taken].map(|path| format!("rmdir {}", path.display()));
     let log = fs::read_to_string(node.log()).unwrap();
+    let refused = log.lines().find(|line| line.contains("cannot guard the interface")).unwrap();
+    assert!(refused.contains("vmid=103") && refused.contains("tap103i0") && refused.contains(&mends[1]), "{refused}");
     assert_eq!(log.matches(stranger.to_str().unwrap()).count(), 1, "once, and with the mend");
     assert_eq!(log.matches(&mends[1]).count(), 1, "once, though it is tried every second");
     let (shown, named) = status(&node);

@@ -112,11 +112,17 @@ impl Roster {
         }
     }
 
-    /// How many have been refused their guard for longer than any birth takes.
-    pub(super) fn open(&self, now: Instant) -> usize {
+    /// Those who have been refused their guard for longer than any birth takes, and why, the oldest interface first.
+    pub(super) fn open(&self, now: Instant) -> Vec<(Interface, String)> {
+        let stuck = |trouble: &&Trouble| now.saturating_duration_since(trouble.since) > STUCK;
         let lives = |tenant: &&Tenant| !matches!(tenant.standing, Standing::Gone(_) | Standing::InBurial);
-        let stuck = |trouble: &Trouble| now.saturating_duration_since(trouble.since) > STUCK;
-        self.tenants.values().filter(lives).filter(|tenant| tenant.trouble.as_ref().is_some_and(stuck)).count()
+        let open = self.tenants.values().filter(lives).filter_map(|tenant| {
+            let why = tenant.trouble.as_ref().filter(stuck)?.why.clone();
+            Some((tenant.interface.clone(), why))
+        });
+        let mut open: Vec<_> = open.collect();
+        open.sort_unstable_by_key(|(interface, _)| interface.index);
+        open
     }
 
     /// The interface has lost its guard: to the front of the line again.
@@ -244,10 +250,10 @@ mod tests {
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         assert_eq!(index(roster.next(now)), Some(1));
-        assert_eq!(roster.open(now), 1);
+        assert_eq!(roster.open(now), [(link(1), "taken".to_owned())]);
         assert!(roster.failed(1, "another reason", now));
         roster.guarded(1);
-        assert_eq!((roster.next(now), roster.next_due(), roster.open(now)), (None, None, 0));
+        assert_eq!((roster.next(now), roster.next_due(), roster.open(now)), (None, None, Vec::new()));
         assert_eq!(roster.all_guarded().collect::<Vec<_>>(), [&link(1)]);
     }
 
@@ -270,7 +276,7 @@ mod tests {
         let later = roster.next_due().unwrap();
         assert_eq!(roster.next(later), Some(Work::Forget(link(1))), "what failed is tried again");
         assert!(!roster.failed(1, "held", later));
-        assert_eq!(roster.open(later + STUCK * 2), 0, "nobody is there who could be open");
+        assert_eq!(roster.open(later + STUCK * 2), [], "nobody is there who could be open");
         assert_eq!(roster.next(later + STUCK), Some(Work::Forget(link(1))));
         roster.buried(1);
         roster.buried(2);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use metrics::counter;
 use pve_imds_model::chain;
+use pve_imds_model::tap::TapName;
 use pve_imds_transport::bpf::{AttachError, Datapath, PinError, Pins, Program, Standing, Swap, removal};
 use pve_imds_transport::{Devices, Interface};
 use tokio::time::Instant;
@@ -41,42 +42,61 @@ const GUARDS: [Program; 2] = [Program::Steer, Program::Shield];
 pub enum Finding {
     /// There is nothing to pin to; what happened, with the mend.
     NoPins(String),
-    /// This program is off our device; why it could not be put back, if it could not.
-    Off(Program, Option<String>),
+    /// This program is off our device of this name; why it could not be put back, if it could not.
+    Off(Program, String, Option<String>),
     /// These interfaces have lost these programs. They are in line for them.
     Naked(Vec<Lost>),
-    /// So many programs of ours were on interfaces beside the pinned ones; why they could not be taken off, if not.
-    Doubled(usize, Option<String>),
-    /// So many interfaces are refused their guard, again and again.
-    Open(usize),
+    /// On these interfaces so many programs of ours were beside the pinned ones; why they could not be taken off, if not.
+    Doubled(Vec<String>, usize, Option<String>),
+    /// These interfaces are refused their guard, again and again, and why.
+    Open(Vec<(Interface, String)>),
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPins(why) => write!(f, "nothing can be pinned: {why}"),
-            Self::Off(program, None) => write!(f, "{program} was off our device; it has been put back"),
-            Self::Off(program, Some(why)) => write!(f, "{program} is off our device: {why}"),
+            Self::Off(program, device, None) => {
+                write!(f, "{program} was off our device {device}; it has been put back")
+            }
+            Self::Off(program, device, Some(why)) => write!(f, "{program} is off our device {device}: {why}"),
             Self::Naked(lost) => {
-                for (number, interface) in lost.iter().take(NAMED).enumerate() {
-                    write!(f, "{}{interface}", if number > 0 { ", " } else { "" })?;
-                }
-                match lost.len() {
-                    1 => f.write_str("; it gets it back"),
-                    count if count <= NAMED => f.write_str("; they get it back"),
-                    count => write!(f, " and {} more interfaces theirs; they get it back", count - NAMED),
-                }
+                let (named, more) = named(lost, " theirs");
+                write!(f, "{named}{more}; {}", if lost.len() == 1 { "it gets it back" } else { "they get it back" })
             }
-            Self::Doubled(count, None) => {
-                write!(f, "second guards stood on interfaces; {count} programs were taken off")
+            Self::Doubled(on, count, None) => {
+                let (named, more) = named(on, "");
+                write!(f, "second guards stood on {named}{more}; {count} programs were taken off")
             }
-            Self::Doubled(count, Some(why)) => {
-                write!(f, "second guards stand on interfaces ({count} programs), guests get silence: {why}")
+            Self::Doubled(on, count, Some(why)) => {
+                let (named, more) = named(on, "");
+                write!(f, "second guards stand on {named}{more} ({count} programs), guests get silence: {why}")
             }
-            Self::Open(1) => f.write_str("an interface cannot be guarded; the log says why"),
-            Self::Open(count) => write!(f, "{count} interfaces cannot be guarded; the log says why"),
+            Self::Open(open) => {
+                let open: Vec<_> = open.iter().map(|(interface, why)| format!("{}: {why}", whose(interface))).collect();
+                let (named, more) = named(&open, "");
+                write!(f, "cannot be guarded, and tried again: {named}{more}")
+            }
         }
     }
+}
+
+/// The interface, and the VM that its name says.
+pub(crate) fn whose(interface: &Interface) -> String {
+    match TapName::parse(&interface.name) {
+        Some(tap) => format!("{} (VM {})", interface.name, tap.vmid),
+        None => interface.name.clone(),
+    }
+}
+
+/// The first few, and how many more there are.
+fn named<T: ToString>(all: &[T], what: &str) -> (String, String) {
+    let first: Vec<_> = all.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = match all.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more interfaces{what}"),
+    };
+    (first.join(", "), more)
 }
 
 /// So many interfaces are named in one line. When a file system is emptied, all of them are naked at once.
@@ -99,7 +119,7 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let programs: Vec<&str> = self.programs.iter().map(|program| program.word()).collect();
-        write!(f, "{} has lost {}", self.interface.name, programs.join(" and "))
+        write!(f, "{} has lost {}", whose(&self.interface), programs.join(" and "))
     }
 }
 
@@ -159,7 +179,12 @@ impl Watch {
             Err(error) => vec![Finding::NoPins(chain(&error))],
         };
         for finding in found.iter().filter(|finding| !self.said.contains(finding)) {
-            tracing::warn!(%finding, "the guard was tampered with");
+            match finding {
+                // Each of these has had a line of its own, when it was refused.
+                Finding::Open(_) => {}
+                Finding::NoPins(_) => tracing::error!(%finding, "the guard cannot be looked after"),
+                _ => tracing::warn!(%finding, "the guard was tampered with"),
+            }
         }
         self.said.clone_from(&found);
         self.due = Instant::now() + LOOK;
@@ -173,12 +198,13 @@ impl Watch {
         roster: &mut Roster,
     ) -> Vec<Finding> {
         let mut found = Vec::new();
-        let devices = [(Program::Return, attached.devices.a.index), (Program::Funnel, attached.devices.b.index)];
+        let devices = [(Program::Return, &attached.devices.a), (Program::Funnel, &attached.devices.b)];
+        let devices = devices.map(|(program, device)| (program, device.clone()));
         let mut doubles = Doubles::default();
-        for (program, ifindex) in devices {
-            match attached.pins.standing(program, ifindex) {
+        for (program, device) in devices {
+            match attached.pins.standing(program, device.index) {
                 Ok(Standing::Live) => {}
-                Ok(Standing::Doubled) => doubles.take_off(&attached.pins, program, ifindex),
+                Ok(Standing::Doubled) => doubles.take_off(&attached.pins, program, device.index, device.name),
                 _ => {
                     let put_back = attached.put_back(program);
                     match &put_back {
@@ -186,7 +212,7 @@ impl Watch {
                         Err(error) if error.is_out_of_reach() => attached.discard_devices(),
                         Err(_) => {}
                     }
-                    found.push(Finding::Off(program, put_back.err().map(|error| chain(&error))));
+                    found.push(Finding::Off(program, device.name, put_back.err().map(|error| chain(&error))));
                 }
             }
         }
@@ -199,9 +225,9 @@ impl Watch {
             found.push(Finding::Naked(naked));
         }
         found.extend(doubles.finding());
-        match roster.open(Instant::now()) {
-            0 => {}
-            count => found.push(Finding::Open(count)),
+        let open = roster.open(Instant::now());
+        if !open.is_empty() {
+            found.push(Finding::Open(open));
         }
         let strangers = census.iter().any(|(_, index)| *index != 0 && !roster.is_known(*index));
         if strangers && Instant::now() >= self.next_sweep {
@@ -220,8 +246,7 @@ impl Watch {
         for found in found {
             if !self.foreign.contains(&found) {
                 let removal = removal(&found);
-                let path = found.display();
-                tracing::warn!(%path, "{path} has the name of a pin and is none of ours: remove it with `{removal}`");
+                tracing::warn!("this has the name of a pin and is none of ours: remove it with `{removal}`");
                 self.foreign.insert(found);
             }
         }
@@ -256,7 +281,7 @@ impl Watch {
             for program in GUARDS {
                 match pins.standing(program, interface.index) {
                     Ok(Standing::Live) => {}
-                    Ok(Standing::Doubled) => doubles.take_off(pins, program, interface.index),
+                    Ok(Standing::Doubled) => doubles.take_off(pins, program, interface.index, whose(interface)),
                     _ => off.push(program),
                 }
             }
@@ -271,13 +296,18 @@ impl Watch {
 /// Programs of ours beside the pinned ones, and what became of them.
 #[derive(Debug, Default)]
 struct Doubles {
+    on: Vec<String>,
     count: usize,
     trouble: Option<PinError>,
 }
 
 impl Doubles {
-    fn take_off(&mut self, pins: &Pins, program: Program, ifindex: u32) {
-        match pins.detach_strays(program, ifindex) {
+    fn take_off(&mut self, pins: &Pins, program: Program, ifindex: u32, whose: String) {
+        let off = pins.detach_strays(program, ifindex);
+        if !matches!(off, Ok(0)) && !self.on.contains(&whose) {
+            self.on.push(whose);
+        }
+        match off {
             Ok(0) => {}
             Ok(count) => {
                 counter!(MENDS, "what" => "double").increment(u64::try_from(count).unwrap_or(u64::MAX));
@@ -291,7 +321,7 @@ impl Doubles {
     }
 
     fn finding(self) -> Option<Finding> {
-        (self.count > 0).then(|| Finding::Doubled(self.count, self.trouble.map(|error| chain(&error))))
+        (self.count > 0).then(|| Finding::Doubled(self.on, self.count, self.trouble.map(|error| chain(&error))))
     }
 }
 
@@ -306,17 +336,40 @@ mod tests {
     }
 
     #[test]
-    fn a_few_of_those_who_lost_something_are_named_with_what_they_lost() {
+    fn whatever_is_wrong_names_whom_and_why() {
+        let tap = |index| Interface { index, name: format!("tap{index}i0"), kind: "tun".to_owned() };
+        let open = |numbers: std::ops::RangeInclusive<u32>| {
+            Finding::Open(numbers.map(|index| (tap(index), "No room".to_owned())).collect())
+        };
+        let on = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         for (finding, said) in [
-            (lost(101..=101, &[Program::Steer]), "tap101i0 has lost steer; it gets it back"),
+            (lost(101..=101, &[Program::Steer]), "tap101i0 (VM 101) has lost steer; it gets it back"),
             (
                 lost(101..=102, &[Program::Shield]),
-                "tap101i0 has lost shield, tap102i0 has lost shield; they get it back",
+                "tap101i0 (VM 101) has lost shield, tap102i0 (VM 102) has lost shield; they get it back",
             ),
             (
                 lost(101..=109, &GUARDS),
-                "tap101i0 has lost steer and shield, tap102i0 has lost steer and shield, \
-                 tap103i0 has lost steer and shield and 6 more interfaces theirs; they get it back",
+                "tap101i0 (VM 101) has lost steer and shield, tap102i0 (VM 102) has lost steer and shield, \
+                 tap103i0 (VM 103) has lost steer and shield and 6 more interfaces theirs; they get it back",
+            ),
+            (open(101..=101), "cannot be guarded, and tried again: tap101i0 (VM 101): No room"),
+            (
+                open(101..=104),
+                "cannot be guarded, and tried again: tap101i0 (VM 101): No room, tap102i0 (VM 102): No room, \
+                 tap103i0 (VM 103): No room and 1 more interfaces",
+            ),
+            (
+                Finding::Off(Program::Return, "imds-a".into(), None),
+                "return was off our device imds-a; it has been put back",
+            ),
+            (
+                Finding::Doubled(on(&["tap101i0 (VM 101)"]), 2, None),
+                "second guards stood on tap101i0 (VM 101); 2 programs were taken off",
+            ),
+            (
+                Finding::Doubled(on(&["imds-a"]), 1, Some("No".into())),
+                "second guards stand on imds-a (1 programs), guests get silence: No",
             ),
         ] {
             assert_eq!(finding.to_string(), said);

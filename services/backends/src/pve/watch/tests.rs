@@ -110,6 +110,23 @@ async fn a_directory_that_is_missing_is_waited_for() {
 }
 
 #[tokio::test]
+async fn what_could_never_be_read_has_its_reason_until_it_can() {
+    let mut pve = PveTree::cluster("pve1").unwrap();
+    pve.put(106, &config("a")).unwrap();
+    let path = pve.config(106);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let (inventory, _watcher) = Inventory::open(pve.settings()).unwrap();
+    let why = format!("{} is not a regular file", path.display());
+    assert_eq!(inventory.why_unknown(id(106)), UnknownCaller::Unreadable(why.into()));
+    assert_eq!(inventory.why_unknown(id(107)), UnknownCaller::NoConfig);
+    std::fs::remove_dir(&path).unwrap();
+    pve.put(106, &config("b")).unwrap();
+    until(&inventory, |it| name(it, 106).as_deref() == Some("b")).await;
+    assert_eq!(inventory.vm(id(106)).unwrap().path.as_ref(), path);
+}
+
+#[tokio::test]
 async fn a_file_system_that_goes_leaves_the_last_good_state() {
     let mut pve = PveTree::cluster("pve1").unwrap();
     pve.put(106, &config("a")).unwrap();
