@@ -9,13 +9,15 @@ mod status;
 mod taps;
 mod view;
 
+use std::fmt::Display;
 use std::io::{Write, stderr};
 use std::path::Path;
 
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::{Inventory, Settings};
+use pve_imds_model::conf::Warning;
 use pve_imds_model::request::UnknownCaller;
-use pve_imds_model::vm::VmId;
+use pve_imds_model::vm::{Vm, VmId};
 use pve_imds_transport::{Interface, Links};
 use tokio::runtime::Runtime;
 
@@ -105,12 +107,21 @@ fn inventory(checked: &Checked) -> anyhow::Result<std::sync::Arc<Inventory>> {
     Ok(inventory)
 }
 
+/// What in a configuration and in its Notes could not be used, each with the file and the line.
+fn warnings(file: &impl Display, warnings: &[Warning], vm: &Vm) -> Vec<String> {
+    let lines = warnings.iter().map(|warning| format!("{file}: {warning}"));
+    let remarks = vm.notes.remarks.iter().map(|remark| format!("{file}: Notes, {remark}"));
+    lines.chain(remarks).collect()
+}
+
 /// Why a VM was not found, with the mend.
 fn no_such_vm(vmid: VmId, dir: &Path, inventory: &Inventory) -> anyhow::Error {
     let dir = dir.display();
     match inventory.why_unknown(vmid) {
         UnknownCaller::NoList => {
-            anyhow::anyhow!("VM {vmid}: {dir} cannot be read (pve_dir); is pve-cluster running, and are we root?")
+            anyhow::anyhow!(
+                "VM {vmid}: {dir} cannot be read (pve_dir); is pve-cluster running? It takes root to read it"
+            )
         }
         UnknownCaller::NoConfig => anyhow::anyhow!("VM {vmid}: no configuration under {dir} (pve_dir)"),
         why => anyhow::anyhow!("VM {vmid}: {why}; whoever runs this must be able to read it"),

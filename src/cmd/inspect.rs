@@ -2,16 +2,17 @@
 //!
 //! The JSON has the fields of the project's configuration fixtures. Warnings, with their lines, go to standard error.
 
-use std::io::{Read, Write, stderr, stdin, stdout};
+use std::fs::File;
+use std::io::{self, Read, Write, stderr, stdin, stdout};
 use std::path::Path;
 
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::Digest;
 use pve_imds_model::conf;
-use pve_imds_model::vm::{Vm, VmId};
+use pve_imds_model::vm::VmId;
 use serde_json::{Value, json};
 
-use super::{inventory, no_such_vm, vmid};
+use super::{inventory, no_such_vm, vmid, warnings};
 use crate::cli::Inspect;
 use crate::config::{ConfigError, Loaded};
 
@@ -28,15 +29,14 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
-        let warnings = said(&record.warnings, &record.vm);
+        let warnings = warnings(&record.path.display(), &record.warnings, &record.vm);
         return print(serde_json::to_value(&*record.vm)?, &record.digest, &warnings);
     }
-    let (bytes, name) = if what == "-" {
-        (read(stdin())?, "standard input")
-    } else {
-        let file = std::fs::File::open(what).with_context(|| format!("cannot read {what}"))?;
-        (read(file).with_context(|| format!("cannot read {what}"))?, what)
+    let (read, name) = match what {
+        "-" => (read(stdin()), "standard input"),
+        file => (File::open(file).and_then(read), file),
     };
+    let bytes = read.map_err(|error| unreadable(name, &error))?;
     let number = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(VmId::parse);
     let vmid = number.or_else(|| VmId::new(NOBODY)).context("a VMID in range")?;
     let parsed = conf::parse(vmid, &bytes);
@@ -44,20 +44,31 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
     if number.is_none() {
         json["vmid"] = Value::Null;
     }
-    print(json, &Digest::of(&bytes), &said(&parsed.warnings, &parsed.vm))
+    print(json, &Digest::of(&bytes), &warnings(&name, &parsed.warnings, &parsed.vm))
 }
 
-/// What in the configuration and in its Notes could not be used.
-fn said(warnings: &[conf::Warning], vm: &Vm) -> Vec<String> {
-    let remarks = vm.notes.remarks.iter().map(|remark| format!("Notes, {remark}"));
-    warnings.iter().map(ToString::to_string).chain(remarks).collect()
-}
-
-fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
+fn read(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    anyhow::ensure!(bytes.len() as u64 <= LARGEST, "larger than 1 MiB, which no configuration is");
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     Ok(bytes)
+}
+
+/// Why not, with the mend.
+fn unreadable(name: &str, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow::anyhow!("cannot read {name}: there is no such file; give a path or a VMID"),
+        io::ErrorKind::IsADirectory => {
+            anyhow::anyhow!("cannot read {name}: it is a directory; give a configuration in it")
+        }
+        io::ErrorKind::PermissionDenied => anyhow::anyhow!("cannot read {name}: {error}; run as root"),
+        io::ErrorKind::FileTooLarge => {
+            anyhow::anyhow!("cannot read {name}: larger than 1 MiB, which no configuration is")
+        }
+        _ => anyhow::anyhow!("cannot read {name}: {error}"),
+    }
 }
 
 fn print(mut vm: Value, digest: &Digest, warnings: &[String]) -> anyhow::Result<()> {

@@ -6,11 +6,12 @@ use anyhow::{Context, bail};
 use http::Request;
 use http_body_util::BodyExt;
 use pve_imds_middleware::empty;
+use pve_imds_model::conf::{Reason, Warning};
 use pve_imds_model::request::{Directory, Link};
 use pve_imds_model::tap::TapName;
 use tower::ServiceExt;
 
-use super::{Usage, inventory, no_such_vm, vmid};
+use super::{Usage, inventory, no_such_vm, vmid, warnings};
 use crate::app;
 use crate::app::stack::{Node, stack};
 use crate::cli::View;
@@ -24,18 +25,22 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
     let inventory = inventory(checked)?;
     let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
-    for remark in &record.vm.notes.remarks {
-        writeln!(stderr(), "warning: Notes, {remark}")?;
+    let file = record.path.display();
+    for warning in warnings(&file, &record.warnings, &record.vm) {
+        writeln!(stderr(), "warning: {warning}")?;
     }
     if !record.ready {
-        bail!("VM {vmid}: its configuration is empty; a daemon that read it before goes on serving that");
+        bail!(
+            "VM {vmid}: {file} has no content yet, as while a VM is cloned; a daemon that read it before goes on serving that"
+        );
     }
     let first = record.vm.nets.iter().map(|nic| nic.index).min();
     let Some(nic) = view.nic.or(first) else {
-        if let Some(warning) = record.warnings.iter().find(|warning| warning.to_string().contains("net")) {
-            bail!("VM {vmid} has no network interface that can be read ({warning})");
+        let mend = format!("give it one: qm set {vmid} --net0 virtio,bridge=vmbr0");
+        match record.warnings.iter().find(|warning| is_of_a_nic(warning)) {
+            Some(warning) => bail!("VM {vmid} has no network interface that can be read ({file}: {warning}); {mend}"),
+            None => bail!("VM {vmid} has no network interface ({file}); {mend}"),
         }
-        bail!("VM {vmid} has no network interface; give it one: qm set {vmid} --net0 virtio,bridge=vmbr0");
     };
     // There is no interface, so none of this kernel's indexes is right.
     let link = Link { tap: TapName { vmid, nic }, index: 0 };
@@ -72,4 +77,9 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         (None, outcome) => outcome.to_owned(),
     };
     bail!("VM {vmid} would get {} for {} on net{nic}: {why}", head.status, view.path);
+}
+
+/// A line that was to be a network interface.
+fn is_of_a_nic(warning: &Warning) -> bool {
+    matches!(&warning.reason, Reason::Option { key, .. } if key.starts_with("net"))
 }

@@ -190,6 +190,44 @@ fn view_and_inspect_read_the_tree() {
     }
 }
 
+/// A line that Proxmox drops costs that line, and is named with its file; what is left is shown.
+#[test]
+fn what_is_malformed_is_named_with_file_line_and_mend() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    tree.put(100, "#<!--#user-data\nnonsense\nnet0: virtio=zz,bridge=vmbr0\nmemory: 512\n").unwrap();
+    tree.put(101, "# cloning\nlock: clone\n").unwrap();
+    tree.put(102, "").unwrap();
+    std::fs::remove_file(tree.config(102)).unwrap();
+    std::fs::create_dir(tree.config(102)).unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    let file = |vmid| tree.config(vmid).display().to_string();
+    let (broken, blank, odd) = (file(100), file(101), file(102));
+    let lines = [
+        format!("warning: {broken}: line 2: not a line of a configuration\n"),
+        format!("warning: {broken}: line 3: `net0`: the value of field `macaddr` is not valid\n"),
+        format!("warning: {broken}: Notes, line 1: user-data: the block is not closed; end it with a line that holds"),
+    ];
+    let nic = format!(
+        "no network interface that can be read ({broken}: line 3: `net0`: the value of field `macaddr` is not valid); give it one: qm set 100 --net0"
+    );
+    let unread = format!("its configuration cannot be read: {odd} is not a regular file");
+    for (arguments, status, said) in [
+        (["inspect", "100"], 0, &lines[..]),
+        (["inspect", &broken], 0, &lines),
+        (["view", "100"], 1, &lines),
+        (["view", "100"], 1, &[nic]),
+        (["view", "101"], 1, &[format!("VM 101: {blank} has no content yet")]),
+        (["view", "102"], 1, std::slice::from_ref(&unread)),
+        (["inspect", "102"], 1, &[unread.clone()]),
+    ] {
+        let output = product(&config, &arguments, &[]);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", err(&output));
+        for part in said {
+            assert!(err(&output).contains(part.as_str()), "{arguments:?}: {part} in {}", err(&output));
+        }
+    }
+}
+
 /// What is asked for in words that can be meant, and is not there.
 #[test]
 fn what_is_not_found_ends_with_1() {
@@ -197,8 +235,13 @@ fn what_is_not_found_ends_with_1() {
     std::fs::create_dir(&empty).unwrap();
     let config = format!("pve_dir: {}\n", empty.display());
     for (arguments, said) in [
-        (&["inspect", "nope"][..], "cannot read nope: No such file"),
-        (&["inspect", "/nonexistent/100.conf"], "cannot read /nonexistent/100.conf: No such file"),
+        (&["inspect", "nope"][..], "cannot read nope: there is no such file; give a path or a VMID"),
+        (
+            &["inspect", "/nonexistent/100.conf"],
+            "cannot read /nonexistent/100.conf: there is no such file; give a path",
+        ),
+        (&["inspect", "/"], "cannot read /: it is a directory; give a configuration in it"),
+        (&["inspect", "/dev/zero"], "cannot read /dev/zero: larger than 1 MiB, which no configuration is"),
         (&["inspect", "100"], "is pve-cluster running?"),
         (&["view", "100"], "is pve-cluster running?"),
         (&["guard", "status", "--pin-dir", "/nonexistent"], "mount -t bpf"),

@@ -20,7 +20,7 @@ pub enum BadNetwork {
     #[error(transparent)]
     Yaml(#[from] YamlError),
     /// No `version`, neither at the top nor under `network`.
-    #[error("no version")]
+    #[error("no version; say `version: 2` at the top or below `network:`")]
     NoVersion,
     /// A `version` that is neither the number 1 nor the number 2.
     #[error("the version is neither 1 nor 2")]

@@ -85,25 +85,25 @@ pub struct BlockError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// No `-->` before the next block or the end.
-    #[error("the block is not closed")]
+    #[error("the block is not closed; end it with a line that holds only `-->`")]
     Unclosed,
     /// A block of this name stands earlier.
-    #[error("a block of this name stands already on line {first}")]
+    #[error("a block of this name stands already on line {first}; remove one of them")]
     Twice {
         /// Line of the earlier one.
         first: usize,
     },
     /// Something on the opening line that is no attribute of this block.
-    #[error("unknown attribute on the opening line")]
+    #[error("unknown attribute on the opening line; there is `encoding`, and `secrets` for user-data")]
     UnknownAttribute,
     /// An attribute twice.
-    #[error("attribute `{0}` is given twice")]
+    #[error("attribute `{0}` is given twice; remove one of them")]
     AttributeTwice(&'static str),
     /// `secrets=` with a name that is no set's name.
     #[error("`secrets` does not name a set: 1 to 64 letters, digits, `-` and `_`")]
     SetName,
     /// `encoding=` with anything but `base64` and `gzip+base64`.
-    #[error("unknown encoding")]
+    #[error("unknown encoding; there are `base64` and `gzip+base64`")]
     UnknownEncoding,
     /// The text is not what `encoding=` says.
     #[error("the text is not {0}")]
