@@ -93,7 +93,7 @@ pub enum InstallError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The exporter of traces could not be made.
-    #[error("the OTLP exporter cannot be made")]
+    #[error("the exporter to otlp.endpoint cannot be made")]
     Exporter(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No thread for the upkeep of the metrics.
     #[error("no thread for the upkeep of the metrics")]

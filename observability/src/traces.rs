@@ -37,7 +37,7 @@ const FAILURES: &str = "pve_imds_otlp_export_failures_total";
 
 /// A collector's address that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("OTLP endpoint `{given}`: {why}")]
+#[error("`{given}` {why}")]
 pub struct EndpointError {
     given: String,
     why: &'static str,
@@ -45,7 +45,10 @@ pub struct EndpointError {
 
 /// Says what the exporter's metric means.
 pub(crate) fn describe() {
-    metrics::describe_counter!(FAILURES, "Batches of spans that the OTLP collector did not take.");
+    metrics::describe_counter!(
+        FAILURES,
+        "Batches of spans that the OTLP collector (otlp.endpoint) did not take and that are lost."
+    );
     // Also where nothing is exported: what an alert asks for is then there and nothing.
     metrics::counter!(FAILURES).absolute(0);
 }
@@ -54,7 +57,10 @@ pub(crate) fn describe() {
 pub(crate) fn endpoint(base: &str) -> Result<String, EndpointError> {
     let refuse = |given: &str, why| Err(EndpointError { given: given.to_owned(), why });
     let Some(rest) = base.strip_prefix("http://") else {
-        return refuse(base, "must start with http://");
+        return match base.starts_with("https://") {
+            true => refuse(base, "must start with http://; for TLS let a collector on this node speak it"),
+            false => refuse(base, "must start with http://"),
+        };
     };
     let host = rest.split('/').next().unwrap_or_default();
     if host.contains('@') {
@@ -86,7 +92,7 @@ impl Traces {
             .build()
             .map_err(|error| InstallError::Exporter(error.into()))?;
         let config = BatchConfigBuilder::default().with_max_queue_size(QUEUE).build();
-        let processor = BatchSpanProcessor::builder(Reported::new(exporter)).with_batch_config(config).build();
+        let processor = BatchSpanProcessor::builder(Reported::new(exporter, url)).with_batch_config(config).build();
         let resource = Resource::builder_empty()
             .with_service_name("pve-imds")
             .with_attributes([
@@ -114,7 +120,7 @@ impl Traces {
 impl Drop for Traces {
     fn drop(&mut self) {
         if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_TIME) {
-            tracing::warn!(reason = %error, "the last spans may not have reached the OTLP collector");
+            tracing::warn!(reason = %error, "the last spans may not have reached the OTLP collector (otlp.endpoint)");
         }
     }
 }
@@ -123,13 +129,14 @@ impl Drop for Traces {
 #[derive(Debug)]
 struct Reported<E> {
     inner: E,
+    url: String,
     failing: AtomicBool,
     failures: Counter,
 }
 
 impl<E> Reported<E> {
-    fn new(inner: E) -> Self {
-        Self { inner, failing: AtomicBool::new(false), failures: metrics::counter!(FAILURES) }
+    fn new(inner: E, url: &str) -> Self {
+        Self { inner, url: url.to_owned(), failing: AtomicBool::new(false), failures: metrics::counter!(FAILURES) }
     }
 }
 
@@ -141,10 +148,14 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
             Err(error) => {
                 self.failures.increment(1);
                 if !failed_before {
-                    tracing::warn!(reason = %error, "the OTLP collector takes no spans; trying again, silently");
+                    let url = &self.url;
+                    tracing::warn!(
+                        reason = %error,
+                        "the OTLP collector takes no spans at {url} (otlp.endpoint); trying again, silently"
+                    );
                 }
             }
-            Ok(()) if failed_before => tracing::info!("the OTLP collector takes spans again"),
+            Ok(()) if failed_before => tracing::info!(url = self.url, "the OTLP collector takes spans again"),
             Ok(()) => {}
         }
         result

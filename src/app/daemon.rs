@@ -259,8 +259,11 @@ const FAILURES: &str = "pve_imds_datapath_rebuild_failures_total";
 
 /// Describes the metrics of this room. Call once after the recorder is installed.
 pub(super) fn describe() {
-    describe_counter!(REBUILDS, "Sessions that were begun anew in the place of a lost one, by what was lost");
-    describe_counter!(FAILURES, "Attempts at that which failed");
+    describe_counter!(REBUILDS, "Datapath sessions (devices, programs, socket) that were begun anew, by what was lost");
+    describe_counter!(
+        FAILURES,
+        "Attempts to begin a datapath session anew that failed; guests get silence meanwhile and the log says why"
+    );
     for reason in Broken::words() {
         counter!(REBUILDS, "reason" => reason).absolute(0);
     }

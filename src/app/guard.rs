@@ -262,8 +262,14 @@ pub(super) const MENDS: &str = "pve_imds_datapath_mends_total";
 
 /// Describes the metrics of this room. Call once after the recorder is installed.
 pub fn describe() {
-    describe_counter!(FRAMES, "Frames to or from a metadata address by what the kernel programs decided, since start");
-    describe_counter!(MENDS, "What somebody had changed or taken away and was put right, by what it was");
+    describe_counter!(
+        FRAMES,
+        "Frames that concern a metadata address by what the kernel programs did; all but ..._redirected are drops"
+    );
+    describe_counter!(
+        MENDS,
+        "Things that somebody had changed on our devices or taken off an interface, put right, by what it was"
+    );
     for reason in Reason::ALL {
         counter!(FRAMES, "reason" => reason.word()).absolute(0);
     }

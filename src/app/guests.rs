@@ -167,8 +167,8 @@ const ATTACHMENTS: &str = "pve_imds_guard_attachments_total";
 
 /// Describes the metrics of this room. Call once after the recorder is installed.
 pub fn describe() {
-    describe_gauge!(GUESTS, "Guest interfaces that have a seat");
-    describe_counter!(ATTACHMENTS, "Attempts to guard an interface, by result");
+    describe_gauge!(GUESTS, "Guest interfaces that have a place in the daemon: served as soon as they are guarded");
+    describe_counter!(ATTACHMENTS, "Attempts to guard a guest's interface, by result; a failed one is tried again");
     gauge!(GUESTS).set(0.0);
     // A series that begins with its first failure hides that failure from `increase()`.
     for result in ["guarded", "failed"] {

@@ -100,7 +100,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
     }
     let endpoint = &config.otlp.endpoint;
     if let Some(error) = check_endpoint(endpoint).err().filter(|_| !endpoint.is_empty()) {
-        wrong.push(format!("otlp.endpoint: {error}; for TLS let a collector on this node speak it"));
+        wrong.push(format!("otlp.endpoint: {error}"));
     }
     let node_name = match config.node_name.as_str() {
         "" => host.split('.').next().unwrap_or_default().to_owned(),

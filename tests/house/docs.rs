@@ -230,7 +230,12 @@ fn a_fresh_daemon_has_every_series_that_readme_promises_and_no_other() {
     let settings = pve_imds_observability::Settings { level: "off".to_owned(), ..Default::default() };
     let guard = pve_imds_observability::install(&settings).unwrap();
     pve_imds::app::describe();
-    let real = scraped(&guard.metrics().render());
+    let rendered = guard.metrics().render();
+    let real = scraped(&rendered);
+    for metric in real.keys() {
+        let help = rendered.lines().find_map(|line| line.strip_prefix(&format!("# HELP {metric} ")));
+        assert!(help.is_some_and(|help| help.split(' ').count() > 4), "rule: {metric} says what it counts: {help:?}");
+    }
     let written = table("Metrics");
     same("README, Metrics, and a fresh daemon", written.keys().cloned(), real.keys().cloned());
     for (metric, cells) in written {

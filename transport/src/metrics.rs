@@ -96,10 +96,13 @@ const ACCOUNTS: [&str; 2] = ["slot", "ring"];
 
 /// Describes the metrics of this room. Call once after the recorder is installed.
 pub fn describe() {
-    describe_counter!(DROPPED, "Frames and packets that reached the daemon and were not served, by reason");
-    describe_counter!(HEALED, "Segments (slot) and ring chunks (ring) that the kernel lost on their way, given back");
+    describe_counter!(DROPPED, "Frames that reached the daemon and were not served, by reason");
+    describe_counter!(
+        HEALED,
+        "Credit of guests given back for what the kernel lost on the way, by account: slot (segments), ring (chunks)"
+    );
     describe_counter!(CONNECTIONS, "TCP connections of guests that were established");
-    describe_counter!(ENDED, "TCP connections of guests that ended early, by reason");
+    describe_counter!(ENDED, "TCP connections of guests that ended before the guest was done with them, by reason");
     // A series that begins with its first event hides that event from `increase()`.
     for reason in Dropped::ALL {
         counter!(DROPPED, "reason" => reason.word()).absolute(0);

@@ -27,8 +27,12 @@ pub fn describe() {
         ABORTED,
         "Requests whose guest went away, or whose answer broke off, before the last byte."
     );
-    metrics::describe_histogram!(DURATION, Unit::Seconds, "From a request's head to the last byte of its answer.");
-    metrics::describe_gauge!(IN_FLIGHT, "Requests whose answer has not ended.");
+    metrics::describe_histogram!(
+        DURATION,
+        Unit::Seconds,
+        "Seconds from a request's head to the last byte of its answer."
+    );
+    metrics::describe_gauge!(IN_FLIGHT, "Requests in progress: their answer has not ended.");
     metrics::describe_counter!(BYTES, Unit::Bytes, "Bytes of answers' bodies handed to the transport.");
     // A series that begins with its first event hides that event from `increase()`.
     for endpoint in Endpoint::ALL.iter().copied() {

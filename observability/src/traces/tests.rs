@@ -2,8 +2,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
+use opentelemetry_sdk::error::OTelSdkError;
 use tracing_subscriber::layer::SubscriberExt;
 
 use super::*;
@@ -99,5 +101,51 @@ fn our_spans_reach_the_collector_and_a_failure_only_costs_spans() {
     }
     for word in ["foreign", "detail", "lost"] {
         assert!(!contains(&body, word), "{word}");
+    }
+}
+
+/// Takes what it is given, or not.
+#[derive(Debug)]
+struct Moody(bool);
+
+impl SpanExporter for Moody {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        if self.0 { Ok(()) } else { Err(OTelSdkError::InternalFailure("connection refused".to_owned())) }
+    }
+}
+
+#[test]
+fn a_collector_that_takes_nothing_is_named_with_its_option_once() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let mut exporter = Reported::new(Moody(false), "http://collector:4318/v1/traces");
+        for takes in [false, false, true] {
+            exporter.inner = Moody(takes);
+            let export = std::pin::pin!(exporter.export(Vec::new()));
+            assert!(export.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+        }
+    });
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for part in ["WARN", "takes no spans at http://collector:4318/v1/traces (otlp.endpoint)", "connection refused"] {
+        assert!(lines[0].contains(part), "{part} in {text}");
+    }
+    assert!(lines[1].contains("takes spans again"), "{text}");
+}
+
+/// A log to look at.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
