@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use pve_imds_model::chain;
-use pve_imds_observability::last_words;
+use pve_imds_observability::say_error;
 
 use crate::cmd;
 use crate::config::ConfigError;
@@ -149,7 +149,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            if !(error.use_stderr() && last_words(&error.render().to_string())) {
+            if !(error.use_stderr() && say_error(&error.render().to_string())) {
                 // Nobody is left to tell if even this cannot be written.
                 let _ = error.print();
             }
@@ -166,7 +166,7 @@ pub fn main() -> ExitCode {
         }
         Err(error) => {
             let why = chain(error.as_ref());
-            if !last_words(&why) {
+            if !say_error(&why) {
                 eprintln!("pve-imds: {why}");
             }
             let usage = error.downcast_ref::<ConfigError>().is_some() || error.downcast_ref::<cmd::Usage>().is_some();

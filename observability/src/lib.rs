@@ -107,12 +107,12 @@ pub enum InstallError {
 /// it writes.
 static INSTALLED: OnceLock<Format> = OnceLock::new();
 
-/// Says why the process ends, as an error among its other log lines, where these are read by a machine: the journal, or
-/// JSON. It is said whatever the log level is, and before anything is installed too. `false`: nobody was told; whoever
-/// reads standard error wants a plain sentence.
+/// Says what a command failed at, as an error among the log lines, where these are read by a machine: the journal, or JSON.
+/// It is said whatever the log level is, and before anything is installed too. `false`: nobody was told; whoever reads
+/// standard error wants a plain sentence.
 #[must_use]
-pub fn last_words(why: &str) -> bool {
-    logs::last_words(logs::destination(INSTALLED.get().copied().unwrap_or_default()), why)
+pub fn say_error(why: &str) -> bool {
+    logs::say_error(logs::destination(INSTALLED.get().copied().unwrap_or_default()), why)
 }
 
 /// Installs the receivers for the whole process. Everything that can fail is tried before anything is installed.

@@ -133,7 +133,7 @@ where
 }
 
 /// One error, if lines at `destination` are read by a machine.
-pub(crate) fn last_words(destination: Destination, why: &str) -> bool {
+pub(crate) fn say_error(destination: Destination, why: &str) -> bool {
     let layer = match destination {
         Destination::Text { .. } => return false,
         Destination::Json => json(EnvFilter::new("error"), io::stderr),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
+use pve_imds_observability::say_error;
 use pve_imds_transport::Interface;
 use pve_imds_transport::bpf::{Held, Idle, LockError, Pinned, Pins, Program, removal};
 
@@ -71,7 +72,10 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: &str, pins: &PinDir) -> a
             Err(_) if name.is_none() && !interface.is_there() => {}
             Err(error) => {
                 failed += 1;
-                writeln!(stderr(), "{}: not guarded: {}", interface.name, chain(&error))?;
+                let said = format!("{}: not guarded: {}", interface.name, chain(&error));
+                if !say_error(&said) {
+                    writeln!(stderr(), "{said}")?;
+                }
             }
         }
     }

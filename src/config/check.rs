@@ -98,6 +98,11 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         };
         wrong.push(format!("log_level: {}{}", chain(&error), suggestion(meant)));
     }
+    let known = targets();
+    for target in strange_targets(&config.log_level, &known) {
+        let meant = suggestion(nearest(target, known.iter().map(String::as_str)));
+        wrong.push(format!("log_level: nothing here logs as {target:?}{meant}"));
+    }
     let endpoint = &config.otlp.endpoint;
     if let Some(error) = check_endpoint(endpoint).err().filter(|_| !endpoint.is_empty()) {
         wrong.push(format!("otlp.endpoint: {error}"));
@@ -133,6 +138,28 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         nocloud_enabled: config.nocloud.enabled,
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
+}
+
+/// The crates whose lines are told apart by their names, behind ours and `_`.
+const CRATES: &[&str] = &["backends", "bpf", "datasources", "middleware", "model", "observability", "transport"];
+
+/// What this crate's own lines are told apart by, behind its name and `::`.
+const OWN: &[&str] = &["access", "app"];
+
+fn targets() -> Vec<String> {
+    let own = OWN.iter().map(|own| format!("pve_imds::{own}"));
+    own.chain(CRATES.iter().map(|name| format!("pve_imds_{name}"))).collect()
+}
+
+/// The targets in a filter that are meant to be ours and are not. A filter goes for all targets that begin with its own, so
+/// the beginning of one of ours will do.
+fn strange_targets<'a>(level: &'a str, known: &[String]) -> Vec<&'a str> {
+    let targets = level.split(',').filter_map(|word| Some(word.split_once('=')?.0.trim()));
+    let ours = |target: &str| {
+        let below = |known: &str| target.strip_prefix(known).is_some_and(|rest| rest.starts_with("::"));
+        known.iter().any(|known| known.starts_with(target) || below(known))
+    };
+    targets.filter(|target| target.starts_with("pve") && !target.contains('[') && !ours(target)).collect()
 }
 
 const EMULATIONS: &[(&str, Emulation)] =
@@ -242,6 +269,7 @@ mod tests {
             ("otlp: {endpoint: 'https://x'}", "otlp.endpoint"),
             ("otlp: {endpoint: 'http://user@x'}", "otlp.endpoint"),
             ("log_level: inof", "log_level"),
+            ("log_level: 'info,pve_imds::acess=warn'", "log_level"),
             ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),
@@ -256,6 +284,19 @@ mod tests {
     #[test]
     fn a_word_that_is_nearly_right_is_told() {
         for (file, meant) in [
+            (
+                "otlp: {endpoint: 'https://x'}",
+                "otlp.endpoint: `https://x` must start with http://; for TLS let a collector on this node speak it",
+            ),
+            ("otlp: {endpoint: 'localhost:4318'}", "otlp.endpoint: `localhost:4318` must start with http://"),
+            (
+                "log_level: 'info,pve_imds::acess=warn'",
+                "log_level: nothing here logs as \"pve_imds::acess\"; did you mean pve_imds::access?",
+            ),
+            (
+                "log_level: 'info,pve-imds_backends=debug'",
+                "log_level: nothing here logs as \"pve-imds_backends\"; did you mean pve_imds_backends?",
+            ),
             ("emulate: openstak", "emulate must be auto, openstack or ec2, not \"openstak\"; did you mean openstack?"),
             (
                 "log: {format: JSON}",
@@ -286,6 +327,20 @@ mod tests {
     #[test]
     fn everything_wrong_is_reported_at_once() {
         assert_eq!(checked("emulate: x\npve_dir: ''\nlog: {format: x}").unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn a_filter_may_name_what_logs() {
+        for level in [
+            "warn,pve_imds_backends=debug",
+            "info,pve_imds::access=warn",
+            "info,pve_imds=debug,pve_imds::app::guard=trace",
+            "info,pve_imds_mid=debug,hyper=warn",
+            "info,[request]=debug",
+            "info,pve_imds[request]=debug",
+        ] {
+            assert_eq!(checked(&format!("log_level: '{level}'")).unwrap().log_level, level);
+        }
     }
 
     #[test]

@@ -308,3 +308,11 @@ fn links_lead_somewhere() {
         }
     }
 }
+
+#[test]
+fn readme_names_the_rust_that_is_pinned() {
+    let pinned = fs::read_to_string(root().join("rust-toolchain.toml")).unwrap();
+    let version = pinned.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains(&format!("It takes Rust {version},")), "rule: README says what rust-toolchain.toml does");
+}

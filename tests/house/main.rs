@@ -142,6 +142,18 @@ fn libraries_stay_in_their_rooms() {
 }
 
 #[test]
+fn every_crate_may_be_named_in_log_level() {
+    let check = fs::read_to_string(root().join("src/config/check.rs")).unwrap();
+    for krate in crates() {
+        let Some(name) = krate.name.strip_prefix("pve-imds-") else { continue };
+        assert!(
+            check.contains(&format!("\"{name}\"")),
+            "rule: log_level knows what logs, so src/config/check.rs has {name}"
+        );
+    }
+}
+
+#[test]
 fn yaml_is_wrapped_once() {
     let mut found = Vec::new();
     for krate in crates() {

@@ -218,7 +218,7 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
         (["view", "100"], 1, &[nic]),
         (["view", "101"], 1, &[format!("VM 101: {blank} has no content yet")]),
         (["view", "102"], 1, std::slice::from_ref(&unread)),
-        (["inspect", "102"], 1, &[unread.clone()]),
+        (["inspect", "102"], 1, std::slice::from_ref(&unread)),
     ] {
         let output = product(&config, &arguments, &[]);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", err(&output));
