@@ -53,6 +53,7 @@ pub(super) enum Deed {
     Attach,
     Status,
     Remove,
+    Taps,
 }
 
 impl Deed {
@@ -64,6 +65,8 @@ impl Deed {
             Self::Attach => ("guard attach", &[Bpf, Perfmon, NetAdmin]),
             Self::Status => ("guard status", &[SysAdmin]),
             Self::Remove => ("guard remove", &[SysAdmin]),
+            // For what is pinned elsewhere; the rest anyone may see.
+            Self::Taps => ("taps", &[SysAdmin]),
         }
     }
 
@@ -90,7 +93,7 @@ impl Deed {
 /// The process may not do what it is asked for.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{deed} may not do its work: {} missing; run it as root, or grant that (in a unit: CapabilityBoundingSet=, and for \
+    "{deed} takes more rights: {} missing; run it as root, or grant that (in a unit: CapabilityBoundingSet=, and for \
      another user than root AmbientCapabilities=)",
     list(.missing)
 )]
@@ -135,6 +138,8 @@ mod tests {
             (Deed::Status, SysAdmin.bit(), &[]),
             (Deed::Remove, 0, &[SysAdmin]),
             (Deed::Remove, SysAdmin.bit(), &[]),
+            (Deed::Taps, 0, &[SysAdmin]),
+            (Deed::Taps, SysAdmin.bit(), &[]),
         ] {
             let lacking = deed.lacks(held).err().map(|lacking| lacking.missing).unwrap_or_default();
             assert_eq!(lacking, missing.iter().map(|right| right.word()).collect::<Vec<_>>(), "{deed:?} {held:x}");
@@ -145,7 +150,7 @@ mod tests {
     fn the_mend_stands_last() {
         assert_eq!(
             Deed::Attach.lacks(Right::NetAdmin.bit()).unwrap_err().to_string(),
-            "guard attach may not do its work: CAP_BPF, CAP_PERFMON are missing; run it as root, or grant that (in a unit: \
+            "guard attach takes more rights: CAP_BPF, CAP_PERFMON are missing; run it as root, or grant that (in a unit: \
              CapabilityBoundingSet=, and for another user than root AmbientCapabilities=)"
         );
     }

@@ -56,13 +56,19 @@ fn each_right_that_is_missing_is_named_with_the_mend() {
     for (rights, arguments) in [
         ("sys_admin,net_raw", &attach[..]),
         ("net_admin,net_raw", &["guard", "status"]),
-        ("all", &["taps"]),
         ("bpf,perfmon,net_admin,net_raw", &["guard", "remove"]),
     ] {
         let output = without(&node, rights, arguments);
         assert_eq!(output.status.code(), Some(0), "{rights} {arguments:?}: {}", text(&output.stderr));
     }
     assert!(!node.is_guarded("tap101i0"), "and it was removed");
+    let taps = without(&node, "all", &["taps"]);
+    let (out, err) = (text(&taps.stdout), text(&taps.stderr));
+    assert!(taps.status.success() && out.contains("tap101i0"), "{out}{err}");
+    assert!(
+        err.starts_with("guards that are pinned elsewhere are not seen") && err.contains("CAP_SYS_ADMIN is"),
+        "{err}"
+    );
 }
 
 /// What the daemon and the commands of our units say last, to a journal that is a socket of the test's.
