@@ -4,7 +4,7 @@
 //! order in which it begins to serve, [`stack`] what happens to a request, [`guests`] who has a seat, [`guard`] the kernel
 //! programs' thread.
 
-pub mod control;
+pub mod claim;
 mod daemon;
 pub mod guard;
 pub mod guests;

@@ -19,10 +19,9 @@ use pve_imds_model::conf::Warning;
 use pve_imds_model::request::UnknownCaller;
 use pve_imds_model::vm::{Vm, VmId};
 use pve_imds_transport::{Interface, Links};
-use tokio::runtime::Runtime;
 
 use crate::app;
-use crate::app::control::Holder;
+use crate::app::claim::Holder;
 use crate::cli::{Cli, Command, ConfigCommand, GuardCommand};
 use crate::config::{Checked, load};
 
@@ -75,28 +74,25 @@ fn vmid(number: u32) -> Result<VmId, Usage> {
 
 /// Every interface of this namespace, the oldest first.
 fn interfaces() -> anyhow::Result<Vec<Interface>> {
-    let present = runtime()?.block_on(async { anyhow::Ok(Links::open().await?.present()) });
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let present = runtime.block_on(async { anyhow::Ok(Links::open().await?.present()) });
     present.context("cannot list network interfaces")
 }
 
-/// Who serves here. That it is nobody we believe is said.
+/// Who serves here. What of that cannot be known is said, and is no reason to do nothing.
 fn holder() -> anyhow::Result<Holder> {
-    let holder = runtime()?.block_on(Holder::ask()).context("cannot ask who serves here")?;
-    match &holder {
-        Holder::Stranger { pid, uid } => writeln!(
-            stderr(),
-            "process {pid} of user {uid} has the name of pve-imds' control socket; not asked where the daemon has its pins"
-        )?,
-        Holder::Daemon { pid, says: None } => {
-            writeln!(stderr(), "pve-imds serves (pid {pid}), and does not say from where; is it stopped or hanging?")?;
-        }
-        Holder::Nobody | Holder::Daemon { .. } => {}
+    let asked = Holder::ask();
+    let unknown = match &asked {
+        Ok(Holder::Hidden) => Some("only root is told".to_owned()),
+        Ok(Holder::Daemon(None)) => Some("a daemon that has not yet said it".to_owned()),
+        Ok(Holder::Nobody | Holder::Daemon(Some(_))) => None,
+        Err(why) => Some(why.to_string()),
+    };
+    if let Some(why) = unknown {
+        writeln!(stderr(), "who serves here, and where it has its pins, is not known: {why}")?;
     }
-    Ok(holder)
-}
-
-fn runtime() -> anyhow::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
+    Ok(asked.unwrap_or(Holder::Nobody))
 }
 
 /// The inventory as it is now. Nothing follows it: a command reads once.

@@ -180,7 +180,12 @@ impl AttachError {
 #[non_exhaustive]
 pub enum PinError {
     /// There is no such directory.
-    #[error("{} is not there: `mkdir -p {} && mount -t bpf bpf {}`", dir.display(), dir.display(), dir.display())]
+    #[error(
+        "{} is not there: `mkdir -p {} && mount -t bpf -o mode=0700 bpf {}`",
+        dir.display(),
+        dir.display(),
+        dir.display()
+    )]
     Missing {
         /// Which directory.
         dir: PathBuf,
@@ -195,8 +200,14 @@ pub enum PinError {
         source: io::Error,
     },
     /// The directory is not on a BPF file system, so it can hold no links.
-    #[error("{} is not a BPF file system: `mount -t bpf bpf {}`", dir.display(), dir.display())]
+    #[error("{} is not a BPF file system: `mount -t bpf -o mode=0700 bpf {}`", dir.display(), dir.display())]
     NotBpf {
+        /// Which directory.
+        dir: PathBuf,
+    },
+    /// Nothing can be pinned there, and what is pinned cannot even be looked at.
+    #[error("{} is read-only; what is pinned there still guards: `mount -o remount,rw {}`", dir.display(), dir.display())]
+    ReadOnly {
         /// Which directory.
         dir: PathBuf,
     },

@@ -8,9 +8,9 @@
 //! pins and begins anew. Somebody may remove it nevertheless, and the programs that are pinned run on with their epoch.
 //! So a copy lives and dies with the pins: a symbolic link among them, whose target is the number.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -181,9 +181,17 @@ fn beside(dir: &Path, what: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Its owner's alone: who may open a file may lock it, and keep everybody else waiting.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path)
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(OWNERS).open(path)?;
+    if file.metadata()?.mode() & 0o777 != OWNERS {
+        // An earlier version's. Where it is not ours to say, somebody has made it so.
+        let _ = file.set_permissions(Permissions::from_mode(OWNERS));
+    }
+    Ok(file)
 }
+
+const OWNERS: u32 = 0o600;
 
 /// `<pid, 10 wide> <epoch, 2 wide, or -->\n`
 #[derive(Debug, PartialEq)]

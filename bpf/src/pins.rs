@@ -12,12 +12,13 @@ mod name;
 mod removal;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statfs;
+use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::error::{LockError, PinError};
@@ -30,6 +31,9 @@ use crate::words;
 
 pub(crate) use self::name::PinName;
 pub use self::removal::Swept;
+
+/// The group and everybody else may write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
@@ -112,11 +116,19 @@ impl Pins {
             why if why.kind() == io::ErrorKind::NotFound => PinError::Missing { dir: dir.to_owned() },
             source => PinError::Dir { dir: dir.to_owned(), source },
         })?;
-        if u32::try_from(found.f_type) == Ok(BPF_FS_MAGIC) {
-            Ok(Self { dir: dir.to_owned() })
-        } else {
-            Err(PinError::NotBpf { dir: dir.to_owned() })
+        if u32::try_from(found.f_type) != Ok(BPF_FS_MAGIC) {
+            return Err(PinError::NotBpf { dir: dir.to_owned() });
         }
+        if statvfs(dir).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+            return Err(PinError::ReadOnly { dir: dir.to_owned() });
+        }
+        // Whoever may not change that can pin nothing either, unless it is somebody's own arrangement.
+        if let Ok(about) = fs::metadata(dir)
+            && about.mode() & OTHERS_WRITE != 0
+        {
+            let _ = fs::set_permissions(dir, Permissions::from_mode(about.mode() & 0o7777 & !OTHERS_WRITE));
+        }
+        Ok(Self { dir: dir.to_owned() })
     }
 
     /// The right to serve from these pins, for one process at a time. The file is `<dir>.lock`.
@@ -341,11 +353,13 @@ mod tests {
         let said = Pins::open(missing).map(|_| ()).map_err(|why| why.to_string());
         assert_eq!(
             said,
-            Err("/nonexistent/pve-imds is not there: `mkdir -p /nonexistent/pve-imds && mount -t bpf bpf \
+            Err(
+                "/nonexistent/pve-imds is not there: `mkdir -p /nonexistent/pve-imds && mount -t bpf -o mode=0700 bpf \
                  /nonexistent/pve-imds`"
-                .to_owned())
+                    .to_owned()
+            )
         );
         let said = Pins::open(Path::new("/proc")).map(|_| ()).map_err(|why| why.to_string());
-        assert_eq!(said, Err("/proc is not a BPF file system: `mount -t bpf bpf /proc`".to_owned()));
+        assert_eq!(said, Err("/proc is not a BPF file system: `mount -t bpf -o mode=0700 bpf /proc`".to_owned()));
     }
 }

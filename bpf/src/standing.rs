@@ -31,7 +31,7 @@ pub enum Standing {
 pub(crate) enum Found {
     Nothing,
     Link(LinkTarget),
-    /// A map, a program, a link of another kind, a directory, a symbolic link to nowhere.
+    /// A map, a program, a link of another kind, a directory, a symbolic link to what is none.
     Other,
 }
 
@@ -39,10 +39,13 @@ pub(crate) fn find(path: &Path) -> io::Result<Found> {
     match sys::pinned_link(path) {
         Ok(link) => Ok(Found::Link(link)),
         Err(why) if why.kind() == io::ErrorKind::InvalidData => Ok(Found::Other),
-        Err(why) if why.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(Found::Nothing),
-        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Found::Other),
-        Err(why) if why.kind() == io::ErrorKind::PermissionDenied && path.is_dir() => Ok(Found::Other),
-        Err(why) => Err(why),
+        // How the kernel refuses a directory, or a symbolic link to somewhere, depends on where that is.
+        Err(why) => match path.symlink_metadata() {
+            Ok(about) if !about.is_file() => Ok(Found::Other),
+            Ok(_) => Err(why),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+            Err(why) => Err(why),
+        },
     }
 }
 

@@ -3,7 +3,6 @@
 //! What a session is and in which order it begins stands in [`session`](super::session). This is what goes on when one
 //! ends: a device that somebody removed, a socket that failed, a thread that died cost a new session and no restart.
 
-use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::control::{Control, Holder, Says};
+use super::claim::{Claim, Refused, Says};
 use super::guests::Accept;
 use super::health::Health;
 use super::session::{Base, Broken, Session};
@@ -44,18 +43,16 @@ pub(super) struct Daemon<R> {
     health: watch::Sender<Health>,
     /// Ends with us.
     watcher: Watcher,
+    /// Held for as long as we serve.
+    _claim: Claim,
 }
 
 impl<R: Answers> Daemon<R> {
     /// Starts to serve.
     pub(super) async fn start(checked: &Checked, rules: Rules, router: R) -> anyhow::Result<Self> {
         let pins = Pins::open(&checked.pin_dir)?;
-        let (lock, control) = take_right(&pins).await?;
+        let (lock, claim) = take_right(&pins, checked).await?;
         passed(Step::LockTaken);
-        if let Some(control) = control {
-            let says = Says { pin_dir: checked.pin_dir.clone(), accept_kinds: checked.accept_kinds.words() };
-            control.answer(&says).context("cannot start the control socket's thread")?;
-        }
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;
         passed(Step::InventoryOpen);
         let links = Links::open().await.context("cannot list network interfaces")?;
@@ -73,7 +70,7 @@ impl<R: Answers> Daemon<R> {
         };
         let session = Session::open(&mut base).await?;
         let health = watch::Sender::new(Health::of(&session));
-        Ok(Self { base, session: Some(session), health, watcher })
+        Ok(Self { base, session: Some(session), health, watcher, _claim: claim })
     }
 
     /// Opens the node's side, if the configuration has one. Whoever waits for us to be ready finds it open, unless it
@@ -202,15 +199,17 @@ impl<R: Answers> Daemon<R> {
 }
 
 /// The right to serve: from these pins, and in this network namespace. A daemon that was told to stop lets its last
-/// answers out first; one that was not holds its right for good. Without the second where a stranger has taken its name:
-/// that is no reason for silence, and no daemon's doing.
-async fn take_right(pins: &Pins) -> anyhow::Result<(Lock, Option<Control>)> {
+/// answers out first; one that was not holds its right for good.
+async fn take_right(pins: &Pins, checked: &Checked) -> anyhow::Result<(Lock, Claim)> {
+    let says =
+        Says { pid: std::process::id(), pin_dir: checked.pin_dir.clone(), accept_kinds: checked.accept_kinds.words() };
     let begun = Instant::now();
     loop {
         let held = match pins.lock() {
-            Ok(lock) => match take_control().await? {
-                Ok(control) => return Ok((lock, control)),
-                Err(serving) => anyhow::Error::from(serving),
+            Ok(lock) => match Claim::take(&says) {
+                Ok(claim) => return Ok((lock, claim)),
+                Err(held @ Refused::Held(_)) => anyhow::Error::from(held),
+                Err(other) => return Err(other.into()),
             },
             Err(held @ LockError::Held { .. }) => held.into(),
             Err(other) => return Err(other.into()),
@@ -218,40 +217,6 @@ async fn take_right(pins: &Pins) -> anyhow::Result<(Lock, Option<Control>)> {
         anyhow::ensure!(begun.elapsed() < LAST_WORDS, held);
         tokio::time::sleep(ASK_AGAIN).await;
     }
-}
-
-/// Another daemon serves here.
-#[derive(Debug, thiserror::Error)]
-#[error("process {pid} serves this network namespace already (its pins are in {pins}): stop it first")]
-struct Serving {
-    pid: u32,
-    pins: String,
-}
-
-/// `Ok(None)`: a stranger has it.
-async fn take_control() -> anyhow::Result<Result<Option<Control>, Serving>> {
-    let failed = "cannot make the control socket";
-    match Control::take() {
-        Ok(control) => return Ok(Ok(Some(control))),
-        Err(why) if why.kind() == io::ErrorKind::AddrInUse => {}
-        Err(why) => return Err(why).context(failed),
-    }
-    Ok(match Holder::ask().await.context(failed)? {
-        // It has just gone.
-        Holder::Nobody => Ok(Some(Control::take().context(failed)?)),
-        Holder::Daemon { pid, says } => {
-            let pins = says.map_or_else(|| "a place it did not name".into(), |says| says.pin_dir.display().to_string());
-            Err(Serving { pid, pins })
-        }
-        Holder::Stranger { pid, uid } => {
-            tracing::warn!(
-                pid,
-                uid,
-                "a process of another user has the name of the control socket; commands cannot ask"
-            );
-            Ok(None)
-        }
-    })
 }
 
 const REBUILDS: &str = "pve_imds_datapath_rebuilds_total";

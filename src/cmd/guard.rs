@@ -16,7 +16,7 @@ use pve_imds_transport::bpf::{Held, Idle, LockError, Pinned, Pins, Program, remo
 
 use super::Usage;
 use super::rights::Deed;
-use crate::app::control::Holder;
+use crate::app::claim::Holder;
 use crate::app::guests::Accept;
 use crate::cli::PinDir;
 use crate::config::{Config, ConfigError, Kinds, Loaded};
@@ -90,8 +90,8 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: &str, pins: &PinDir) -> a
 pub(super) fn remove(pins: &Pins, holder: &Holder) -> anyhow::Result<()> {
     let serves = |pid| anyhow::anyhow!("pve-imds serves (pid {pid}); stop it first: systemctl stop pve-imds");
     // Of this network namespace, wherever its pins are.
-    if let Holder::Daemon { pid, .. } = holder {
-        return Err(serves(*pid));
+    if let Holder::Daemon(says) = holder {
+        return Err(serves(says.as_ref().map_or(0, |says| says.pid)));
     }
     // Held until all are gone, so that no daemon starts to pin in between. The lock files stay: whoever waits for one
     // would wait for a file that nobody else finds any more.

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use pve_imds_transport::bpf::{Mode, Pinned, Pins, Program, Stray};
 use serde_json::json;
 
-use crate::app::control::Holder;
+use crate::app::claim::Holder;
 
 pub(super) fn run(pins: &Pins, holder: &Holder, json: bool) -> anyhow::Result<()> {
     let daemon = match holder {
         // Also where these pins are not its own: then that has been said.
-        Holder::Daemon { pid, .. } => Some(*pid),
-        Holder::Nobody | Holder::Stranger { .. } => pins.holder()?,
+        Holder::Daemon(says) => Some(says.as_ref().map_or(0, |says| says.pid)),
+        Holder::Nobody | Holder::Hidden => pins.holder()?,
     };
     super::guard::name_foreign(pins)?;
     let pinned = pins.list()?;

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::rights::Deed;
 use super::{interfaces, inventory};
-use crate::app::control::Holder;
+use crate::app::claim::Holder;
 use crate::app::guests::Accept;
 use crate::cli::Taps;
 use crate::config::{Checked, Kinds};

@@ -77,29 +77,6 @@ fn a_command_learns_from_the_daemon_where_its_pins_are() {
 }
 
 #[test]
-fn a_stranger_who_has_the_name_of_the_control_socket_is_named_and_stops_nothing() {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixListener};
-    let mut node = Node::new();
-    node.vm(101);
-    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    let stranger = node.namespace.inside(|| {
-        let nobody = rustix::process::Uid::from_raw(65_534);
-        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        UnixListener::bind_addr(&SocketAddr::from_abstract_name("pve-imds").unwrap()).unwrap()
-    });
-    let (_, _, err) = said(&node.product(&["guard", "status"]));
-    assert!(err.contains(&format!("process {} of user 65534", std::process::id())), "{err}");
-    node.start();
-    node.await_guard("tap101i0");
-    guest.has_its_own_files();
-    assert!(std::fs::read_to_string(node.log()).unwrap().contains("process of another user"), "it is in the log");
-    let (status, out, err) = said(&node.product(&["guard", "status"]));
-    assert!(status == Some(0) && out.starts_with("pve-imds serves") && err.contains("65534"), "{out}{err}");
-    drop(stranger);
-}
-
-#[test]
 fn what_the_daemon_leaves_out_is_not_said_to_be_served() {
     let mut node = Node::new();
     node.vm(101);
@@ -134,7 +111,7 @@ fn a_directory_that_is_no_bpf_file_system_ends_the_start_with_the_mend() {
     std::fs::write(node.config(), settings).unwrap();
     let output = node.product(&["serve"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("mount -t bpf"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("mount -t bpf -o mode=0700 bpf"), "{}", text(&output.stderr));
     std::fs::write(node.config(), node.settings()).unwrap();
     node.start();
 }
@@ -302,7 +279,7 @@ fn only_guests_interfaces_are_guarded_by_hand() {
         (&["guard", "attach"][..], 64, "IFNAME"),
         (&["guard", "attach", "tap101i0", "--all"], 64, "--all"),
         (&["guard", "attach", "--all", "--pin-dir", "bpf"], 64, "absolute"),
-        (&["guard", "attach", "--all", "--pin-dir", "/run/imdstk"], 1, "mount -t bpf"),
+        (&["guard", "attach", "--all", "--pin-dir", "/run/imdstk"], 1, "mount -t bpf -o mode=0700 bpf"),
         (&["guard", "attach", "tap101i0", PINS[0], PINS[1]], 1, "there is no interface tap101i0"),
     ] {
         let (status, out, err) = said(&node.product(arguments));

@@ -210,7 +210,10 @@ fn a_file_system_that_is_unmounted_is_told_and_all_is_pinned_anew_when_it_is_bac
     let (dir, inside) = (Node::pin_dir(), format!("nsenter -m -t {}", node.pid()));
     run(&format!("umount {0} && {inside} umount {0}", dir.display()));
     let (_, text) = until("/healthz tells", || Some(health(&node)).filter(|(status, _)| status == "503"));
-    assert!(text.contains("mount -t bpf bpf") && text.lines().count() == 1, "one line with the mend: {text}");
+    assert!(
+        text.contains("mount -t bpf -o mode=0700 bpf") && text.lines().count() == 1,
+        "one line with the mend: {text}"
+    );
     let mount = || run(&format!("{inside} mount -t bpf imdstk {}", dir.display()));
     let expected = node.expected_pins(&guests);
     let pinned = || expected.iter().all(|pin| pin.exists());

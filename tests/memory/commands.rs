@@ -244,8 +244,8 @@ fn what_is_not_found_ends_with_1() {
         (&["inspect", "/dev/zero"], "cannot read /dev/zero: larger than 1 MiB, which no configuration is"),
         (&["inspect", "100"], "is pve-cluster running?"),
         (&["view", "100"], "is pve-cluster running?"),
-        (&["guard", "status", "--pin-dir", "/nonexistent"], "mount -t bpf"),
-        (&["guard", "remove", "--pin-dir", "/nonexistent"], "mount -t bpf"),
+        (&["guard", "status", "--pin-dir", "/nonexistent"], "mount -t bpf -o mode=0700 bpf"),
+        (&["guard", "remove", "--pin-dir", "/nonexistent"], "mount -t bpf -o mode=0700 bpf"),
     ] {
         let output = product(&config, arguments, &[]);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", err(&output));

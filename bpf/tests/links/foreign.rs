@@ -1,15 +1,16 @@
 //! What has a pin's name and is none.
 
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::PerCpuArray;
 use aya::programs::{SchedClassifier, TcAttachType};
 use pve_imds_bpf::testing::OBJECTS;
-use pve_imds_bpf::{AttachError, Datapath, Epoch, Idle, Pins, Program, Standing, Swap, Swept};
+use pve_imds_bpf::{AttachError, Datapath, Epoch, Idle, PinError, Pins, Program, Standing, Swap, Swept};
 
-use crate::support::{index, ip, node, pair};
+use crate::support::{index, ip, node, pair, said};
 use crate::{devices, load};
 
 /// Puts something under this name.
@@ -19,7 +20,7 @@ fn object() -> Ebpf {
     Ebpf::load(OBJECTS[0].1).unwrap()
 }
 
-const STRANGE: [(&str, Put); 6] = [
+const STRANGE: [(&str, Put); 9] = [
     // Its kind has the number that among links is XDP's.
     ("a map", |_, _, path| {
         let mut object = object();
@@ -46,7 +47,40 @@ const STRANGE: [(&str, Put); 6] = [
     }),
     ("a directory", |_, _, path| std::fs::create_dir(path).unwrap()),
     ("a symbolic link to nowhere", |_, _, path| symlink("nowhere", path).unwrap()),
+    ("a symbolic link to itself", |_, _, path| symlink(path, path).unwrap()),
+    ("a symbolic link through a pin", |_, _, path| symlink("return/x", path).unwrap()),
+    ("a symbolic link to a file", |_, _, path| symlink("/etc/hostname", path).unwrap()),
 ];
+
+#[test]
+fn nobody_else_may_put_anything_there_or_hold_a_lock() {
+    node(|dir| {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(dir), 0o1777, "what the kernel makes of it");
+        let pins = Pins::open(dir).unwrap();
+        assert_eq!(mode(dir), 0o1755);
+        let lock = dir.with_file_name("bpf.lock");
+        std::fs::write(&lock, "").unwrap();
+        std::fs::set_permissions(&lock, Permissions::from_mode(0o644)).unwrap();
+        let _lock = pins.lock().unwrap();
+        pins.remove_all().unwrap();
+        for file in [lock, dir.with_file_name("bpf.change")] {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
+    });
+}
+
+#[test]
+fn a_file_system_that_became_read_only_is_told_from_one_without_pins() {
+    node(|dir| {
+        let remount = |how: &str| said("mount", &["-o", &format!("remount,{how}"), dir.to_str().unwrap()]);
+        remount("ro");
+        let why = Pins::open(dir).unwrap_err();
+        assert!(matches!(why, PinError::ReadOnly { .. }) && why.to_string().contains("remount,rw"), "{why}");
+        remount("rw");
+        Pins::open(dir).unwrap();
+    });
+}
 
 #[test]
 fn it_keeps_one_interface_open_and_nobody_from_anything() {
