@@ -217,6 +217,16 @@ pub enum PinError {
          `pve-imds guard attach --all`"
     )]
     Strays(#[source] io::Error),
+    /// What is pinned there guards interfaces of another network namespace.
+    #[error(
+        "what is pinned in {} guards interfaces of another network namespace: run this inside of it, or use another \
+         directory",
+        dir.display()
+    )]
+    Elsewhere {
+        /// Which directory.
+        dir: PathBuf,
+    },
     /// Another process has been removing pins for two seconds.
     #[error("{} is held by a process that does not let go: see which with `fuser {}`", path.display(), path.display())]
     Busy {

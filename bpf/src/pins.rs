@@ -83,8 +83,6 @@ pub struct Pinned {
     pub program_id: u32,
     /// It guards nothing here: its interface is gone, has left this network namespace, or is another by now.
     pub defunct: bool,
-    /// Its link is on an interface, be it of another network namespace.
-    pub attached: bool,
     /// Whether the interface has a slot, as its `steer` says, in the load that `return` answers from: no other reaches
     /// user space. Our own devices are served.
     pub mode: Mode,
@@ -177,7 +175,6 @@ impl Pins {
                 program,
                 program_id: link.program,
                 defunct,
-                attached: link.ifindex != 0,
                 mode: match program {
                     Program::Steer if answering.is_none() || loaded.counters != answering => Mode::Drop,
                     Program::Steer => loaded.mode(ifindex),
@@ -228,6 +225,24 @@ impl Pins {
         }
         let all = stray::all().map_err(PinError::Strays)?;
         self.named(all.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
+    }
+
+    /// Whether all that is pinned here and attached is in another network namespace, and nothing in this one. Of `funnel`
+    /// the kernel does not say where it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pins::list`].
+    pub fn are_elsewhere(&self) -> Result<bool, PinError> {
+        let mut elsewhere = false;
+        for name in self.names()?.into_iter().filter(|name| name.program() != Program::Funnel) {
+            match self.look(name)? {
+                Looked::At(look) if look.is_elsewhere() => elsewhere = true,
+                Looked::At(Look { standing: Standing::Live | Standing::Doubled, .. }) => return Ok(false),
+                Looked::At(_) | Looked::Nothing | Looked::Foreign => {}
+            }
+        }
+        Ok(elsewhere)
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -332,6 +347,14 @@ struct Look {
     ifindex: u32,
     link: LinkTarget,
     standing: Standing,
+}
+
+impl Look {
+    /// It runs on an interface of this index, and not on the one that has it here: that one has moved, or this is
+    /// another network namespace.
+    fn is_elsewhere(&self) -> bool {
+        self.standing == Standing::Stale && self.link.ifindex != 0 && self.link.ifindex == self.ifindex
+    }
 }
 
 /// Who knows what interfaces are called.

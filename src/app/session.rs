@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics::counter;
+use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::bpf::{AttachError, Bucket, Datapath, Epoch, Lock, Pins, Program, Swap};
 use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Xsk};
@@ -265,7 +266,9 @@ fn seat_present<R: Answers>(
     present: Vec<Interface>,
 ) -> anyhow::Result<HashSet<u32>> {
     // Only what is defunct: an interface may have been born, and guarded by a command, since it was listed.
-    pins.sweep(|_| true)?;
+    if let Err(error) = pins.sweep(|_| true) {
+        tracing::warn!(error = chain(&error), "pins of vanished interfaces cannot be swept");
+    }
     let pinned = pins.census()?;
     let mut unguarded = HashSet::new();
     for interface in present {

@@ -12,7 +12,7 @@ use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
 use pve_imds_observability::say_error;
 use pve_imds_transport::Interface;
-use pve_imds_transport::bpf::{Held, Idle, LockError, Pinned, Pins, Program, removal};
+use pve_imds_transport::bpf::{Held, Idle, LockError, Pins, Program, removal};
 
 use super::Usage;
 use super::rights::Deed;
@@ -101,7 +101,7 @@ pub(super) fn remove(pins: &Pins, holder: &Holder) -> anyhow::Result<()> {
     };
     name_foreign(pins)?;
     let pinned = pins.list()?;
-    if is_elsewhere(&pinned) {
+    if pins.are_elsewhere()? {
         bail!(
             "what is pinned there guards interfaces of another network namespace: run this inside of it (ip netns exec)"
         );
@@ -134,12 +134,6 @@ pub(super) fn name_foreign(pins: &Pins) -> anyhow::Result<()> {
         writeln!(stderr(), "{shown} has the name of a pin and is none of ours: remove it with `{removal}`")?;
     }
     Ok(())
-}
-
-/// All that is guarded is in another network namespace. Of `funnel` the kernel does not say where it is.
-pub(super) fn is_elsewhere(pinned: &[Pinned]) -> bool {
-    let mut attached = pinned.iter().filter(|pin| pin.attached && pin.program != Program::Funnel).peekable();
-    attached.peek().is_some() && attached.all(|pin| pin.defunct)
 }
 
 /// The pins that are meant: by argument or variable, else by the daemon that serves here, else by the configuration. One

@@ -21,7 +21,7 @@ pub(super) fn run(pins: &Pins, holder: &Holder, json: bool) -> anyhow::Result<()
     };
     super::guard::name_foreign(pins)?;
     let pinned = pins.list()?;
-    let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| super::guard::is_elsewhere(&pinned));
+    let elsewhere = daemon.and_then(in_another_namespace).unwrap_or_else(|| pins.are_elsewhere().unwrap_or(false));
     let mut interfaces = by_interface(&pinned, elsewhere);
     if !elsewhere {
         add_strays(&mut interfaces, pins.strays()?);
@@ -74,7 +74,6 @@ struct Found {
     mode: Option<Mode>,
     drops: Option<u64>,
     defunct: bool,
-    pinned: bool,
     /// Some of these programs run without a pin of ours.
     stray: bool,
 }
@@ -84,10 +83,15 @@ impl Found {
         self.programs.iter().map(|program| program.word()).collect()
     }
 
+    /// One program is there twice, which only one that is pinned and one that is not can be.
+    fn is_doubled(&self) -> bool {
+        self.programs.iter().any(|program| self.programs.iter().filter(|other| *other == program).count() > 1)
+    }
+
     fn state(&self) -> &'static str {
         let has = |program| self.programs.contains(&program);
         match (self.stray, self.defunct, has(Program::Steer), has(Program::Shield)) {
-            (true, ..) if self.pinned => "doubled",
+            (true, ..) if self.is_doubled() => "doubled",
             (true, ..) => "unpinned",
             (false, true, _, _) => "defunct",
             (false, false, true, true) => "guarded",
@@ -115,7 +119,6 @@ fn by_interface(pins: &[Pinned], elsewhere: bool) -> Interfaces {
         let name = pin.name.clone().filter(|_| !elsewhere);
         let found = interfaces.entry((pin.ifindex, name)).or_default();
         found.programs.push(pin.program);
-        found.pinned = true;
         // From here an interface of another namespace looks gone; whether it is, only there is known.
         found.defunct |= pin.defunct && !elsewhere;
         if pin.program == Program::Steer {

@@ -1,7 +1,8 @@
 //! How pins go, and guards with them.
 //!
 //! Each removal looks again with [`Change`] held, and what it then sees is what it removes. Nothing of others is removed:
-//! what only has a pin's name stays where it is.
+//! what only has a pin's name stays where it is, and so do the guards of another network namespace that are pinned in the
+//! same directory. Seen from here their interfaces are gone, or are others with the same index.
 
 use std::collections::HashSet;
 use std::fs;
@@ -36,7 +37,10 @@ impl Pins {
     /// [`PinError::Pin`] and [`PinError::Busy`]; pins that came later in the list are still there.
     pub fn sweep(&self, alive: impl Fn(u32) -> bool) -> Result<Swept, PinError> {
         let mut swept = Swept::default();
-        let is_left = |look: &Look| look.standing == Standing::Stale || !alive(look.ifindex);
+        let elsewhere = self.are_elsewhere()?;
+        let is_left = |look: &Look| {
+            !(elsewhere && look.is_elsewhere()) && (look.standing == Standing::Stale || !alive(look.ifindex))
+        };
         for name in self.names()? {
             match self.look(name)? {
                 Looked::At(look) if is_left(&look) => {}
@@ -109,17 +113,24 @@ impl Pins {
     }
 
     /// Removes the pin of `program` on `ifindex` if it is stale, and says whether it was.
+    ///
+    /// # Errors
+    ///
+    /// [`PinError::Elsewhere`] besides those of a removal.
     pub(crate) fn clear_stale(&self, program: Program, ifindex: u32) -> Result<bool, PinError> {
         // Nothing to do is the rule, and then nobody is kept waiting.
         if self.standing(program, ifindex)? != Standing::Stale {
             return Ok(false);
         }
         let _change = Change::take(&self.dir)?;
-        let stale = self.standing(program, ifindex)? == Standing::Stale;
-        if stale {
-            self.clear(PinName::of(program, ifindex))?;
+        let name = PinName::of(program, ifindex);
+        match self.look_for(name, |_| ifindex)? {
+            Looked::At(look) if look.is_elsewhere() && self.are_elsewhere()? => {
+                Err(PinError::Elsewhere { dir: self.dir.clone() })
+            }
+            Looked::At(Look { standing: Standing::Stale, .. }) => self.clear(name).map(|()| true),
+            _ => Ok(false),
         }
-        Ok(stale)
     }
 
     /// Removes one pin, with [`Change`] held; that it is gone already is as good.

@@ -11,11 +11,12 @@ use aya::programs::links::FdLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use pve_imds_bpf::testing::{Frame, METADATA_IPV4 as METADATA, YARDSTICK};
 use pve_imds_bpf::{
-    Bucket, Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, Pinned, Pins, Program, Slot, Swap, Swept, Tag,
+    AttachError, Bucket, Datapath, Epoch, Generation, Held, Idle, METADATA_MAC, Mode, PinError, Pinned, Pins, Program,
+    Slot, Swap, Swept, Tag,
 };
 use rustix::fs::{FlockOperation, flock};
 
-use crate::support::{Wire, index, ip, node, pair};
+use crate::support::{Wire, elsewhere, index, ip, node, pair};
 use crate::{GUEST, OTHER, RING, devices, load};
 
 /// What is pinned for an interface.
@@ -236,6 +237,7 @@ fn an_interface_that_left_takes_its_guard_along_and_its_index_is_guarded_anew() 
         let pins = Pins::open(dir).unwrap();
         let mut datapath = load(Epoch::default());
         datapath.guard(&pins, "h0", host).unwrap();
+        datapath.attach_return(&pins, "imds-a").unwrap();
         // It keeps its index there, so that alone cannot tell.
         assert!(std::process::Command::new("ip").args(["netns", "add", "elsewhere"]).status().unwrap().success());
         ip("link set h0 netns elsewhere\n");
@@ -250,7 +252,30 @@ fn an_interface_that_left_takes_its_guard_along_and_its_index_is_guarded_anew() 
         assert_eq!(pinned(&pins, host).len(), 2);
         ip("link set h2 netns elsewhere name h3\n");
         pins.forget(host).unwrap();
-        assert_eq!(pins.list().unwrap(), []);
+        assert_eq!(pins.list().unwrap().iter().map(|pin| pin.program).collect::<Vec<_>>(), [Program::Return]);
+    });
+}
+
+#[test]
+fn pins_of_another_namespace_are_neither_taken_for_stale_nor_replaced() {
+    node(|dir| {
+        devices();
+        let host = index("h0");
+        let pins = Pins::open(dir).unwrap();
+        Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap();
+        assert!(!pins.are_elsewhere().unwrap());
+        let before = pins.list().unwrap();
+        // The same directory, seen from where another interface has that index.
+        elsewhere(|| {
+            ip(&format!("link add h0 index {host} type veth peer g0\nlink set h0 up\n"));
+            assert!(pins.are_elsewhere().unwrap());
+            let why = Idle::load(1).unwrap().guard(&pins, "h0", host).unwrap_err();
+            assert!(matches!(why, AttachError::Pin(PinError::Elsewhere { .. })), "{why}");
+            assert!(matches!(pins.forget(host), Err(PinError::Elsewhere { .. })));
+            assert_eq!(pins.sweep(|_| true).unwrap(), Swept::default());
+        });
+        assert_eq!(pins.list().unwrap(), before);
+        assert!(!pins.are_elsewhere().unwrap());
     });
 }
 

@@ -35,6 +35,20 @@ pub fn node(test: impl FnOnce(&Path) + Send) {
     }
 }
 
+/// Runs this with the node's mounts and a network namespace of its own.
+pub fn elsewhere(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let away = scope.spawn(|| {
+            // SAFETY: nothing but the network is left, for this thread alone.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+            test();
+        });
+        if let Err(panic) = away.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
 /// Runs `ip` commands, one a line.
 pub fn ip(commands: &str) {
     let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();

@@ -162,6 +162,9 @@ pub(super) struct Watch {
     foreign: HashSet<PathBuf>,
 }
 
+/// So many strange files are named; `guard status` names all.
+const NAMED_FOREIGN: usize = 64;
+
 impl Watch {
     pub(super) fn new(now: Instant) -> Self {
         Self { due: now + LOOK, next_sweep: now, closer: 0, said: Vec::new(), foreign: HashSet::new() }
@@ -241,10 +244,10 @@ impl Watch {
         found
     }
 
-    /// Each once: they are nobody's to remove but their maker's.
+    /// Each once, and not without end: they are nobody's to remove but their maker's.
     fn name_foreign(&mut self, found: Vec<PathBuf>) {
         for found in found {
-            if !self.foreign.contains(&found) {
+            if self.foreign.len() < NAMED_FOREIGN && !self.foreign.contains(&found) {
                 let removal = removal(&found);
                 tracing::warn!("this has the name of a pin and is none of ours: remove it with `{removal}`");
                 self.foreign.insert(found);
