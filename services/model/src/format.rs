@@ -10,7 +10,7 @@ pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-fn is_blank_char(c: char) -> bool {
+pub(crate) fn is_blank_char(c: char) -> bool {
     u8::try_from(c).is_ok_and(is_blank)
 }
 

@@ -8,12 +8,14 @@
 mod chain;
 mod cloudinit;
 pub mod conf;
+pub mod datacenter;
 pub mod fault;
 mod format;
 pub mod network;
 mod nic;
 pub mod notes;
 mod options;
+pub mod pools;
 mod property;
 pub mod request;
 mod smbios;
