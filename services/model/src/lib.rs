@@ -15,6 +15,7 @@ pub mod network;
 mod nic;
 pub mod notes;
 mod options;
+pub mod policy;
 pub mod pools;
 mod property;
 pub mod request;

@@ -84,16 +84,26 @@ pub trait Directory: Send + Sync + 'static {
     fn find(&self, link: Link) -> Result<Arc<Vm>, UnknownCaller>;
 }
 
-/// Which dialects a VM is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Emulation {
-    /// All of them.
-    #[default]
-    Auto,
-    /// OpenStack first: the EC2 listing is empty so that crawls are short.
-    Openstack,
-    /// EC2 only.
-    Ec2,
+words! {
+    /// Which dialects a VM is shown.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Emulation {
+        /// All of them.
+        #[default]
+        Auto => "auto",
+        /// OpenStack first: the EC2 listing is empty so that crawls are short.
+        Openstack => "openstack",
+        /// EC2 only.
+        Ec2 => "ec2",
+    }
+}
+
+impl Emulation {
+    /// Reads the word for it.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|emulation| emulation.word() == word)
+    }
 }
 
 words! {

@@ -7,8 +7,8 @@
 
 use std::fmt::{self, Write as _};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// Longest text that is read, in bytes: the Notes hold 8 KiB, or eight times that when they are compressed.
@@ -29,6 +29,8 @@ pub enum Kind {
     Syntax,
     /// YAML, but not of the shape that was asked for.
     Shape,
+    /// A key that nobody asked for.
+    UnknownKey,
     /// Longer, deeper or more entangled than we care to read.
     TooMuch,
 }
@@ -48,6 +50,7 @@ impl fmt::Display for YamlError {
             Kind::NotUtf8 => "not UTF-8",
             Kind::Syntax => "not YAML",
             Kind::Shape => "YAML of another shape",
+            Kind::UnknownKey => "an unknown key",
             Kind::TooMuch => "too long, too deep or too entangled",
         })?;
         match self.place {
@@ -58,6 +61,23 @@ impl fmt::Display for YamlError {
 }
 
 impl std::error::Error for YamlError {}
+
+/// A value and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed<T> {
+    /// The value.
+    pub value: T,
+    /// Line and column, from 1, where they are known.
+    pub place: Option<(u64, u64)>,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Placed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = serde_yaml::Spanned::<T>::deserialize(deserializer)?;
+        let (line, column) = (spanned.referenced.line(), spanned.referenced.column());
+        Ok(Self { value: spanned.value, place: (line > 0).then_some((line, column)) })
+    }
+}
 
 /// Reads one document. Where a key stands twice the last one counts, as in the guests' own readers.
 ///
@@ -128,6 +148,7 @@ fn kind_of(error: &serde_yaml::Error) -> Kind {
         | E::IndentationError { .. }
         | E::FoldedBlockScalarMustIndentContent { .. }
         | E::DuplicateMappingKey { .. } => Kind::Syntax,
+        E::SerdeUnknownField { .. } => Kind::UnknownKey,
         _ => Kind::Shape,
     }
 }
