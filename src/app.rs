@@ -17,7 +17,7 @@ mod systemd;
 
 use std::path::PathBuf;
 
-use pve_imds_datasources::backends::pve as backend;
+use pve_imds_datasources::backends::pve::{self as backend, Inventory};
 use pve_imds_datasources::{Router, Settings};
 use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_observability::Metrics;
@@ -48,8 +48,12 @@ pub fn inventory(checked: &Checked) -> backend::Settings {
 
 /// The router of this configuration.
 #[must_use]
-pub fn router(checked: &Checked) -> Router {
-    Router::new(Settings { nocloud_enabled: checked.nocloud_enabled })
+pub fn router(checked: &Checked, inventory: &Inventory) -> Router {
+    Router::new(Settings {
+        nocloud_enabled: checked.nocloud_enabled,
+        cloudinit_enabled: checked.cloudinit_enabled,
+        resolver: inventory.resolver().clone(),
+    })
 }
 
 /// What guests may ask in this configuration.
@@ -59,7 +63,7 @@ pub fn rules(checked: &Checked) -> Rules {
     Rules { guard, ..Rules::default() }
 }
 
-/// Serves `router` to every guest until `stop`.
+/// Serves what `router` makes of the configuration and the inventory to every guest until `stop`.
 ///
 /// # Errors
 /// The daemon cannot start.
@@ -67,7 +71,7 @@ pub async fn serve<R: Answers>(
     checked: Checked,
     metrics: Metrics,
     rules: Rules,
-    router: R,
+    router: impl FnOnce(&Checked, &Inventory) -> R,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(&checked, rules, router).await?;

@@ -1,6 +1,6 @@
-//! Puts into each request which dialects the VM is shown: the node's setting.
+//! Puts into each request which dialects the VM is shown: as its own policy says, else as the node's setting does.
 //!
-//! It stands below identify, because a VM's own policy may narrow the setting and is known only there. Nothing is refused.
+//! It stands below identify, because only there the VM is known. Nothing is refused.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -22,7 +22,7 @@
 use std::task::{Context, Poll};
 
 use http::Request;
-use pve_imds_model::request::Emulation;
+use pve_imds_model::request::{Caller, Emulation};
 use tower::{Layer, Service};
 
 /// Makes [`Emulate`].
@@ -67,7 +67,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        request.extensions_mut().insert(self.setting);
+        let shown = match request.extensions().get() {
+            Some(Caller::Known(vm)) => vm.emulation(self.setting),
+            _ => self.setting,
+        };
+        request.extensions_mut().insert(shown);
         self.inner.call(request)
     }
 }

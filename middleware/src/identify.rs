@@ -1,6 +1,6 @@
 //! Says who asks: the VM behind the interface the request arrived on, and nothing the guest claims.
 //!
-//! It inserts a [`Caller`] and never refuses: an unknown caller is a value, because `/pxe` must let a machine boot
+//! It inserts a [`Caller`], which may be one that its own policy keeps from us, and never refuses: an unknown caller is a value, because `/pxe` must let a machine boot
 //! from its disk whatever breaks. Everybody else calls [`Caller::require`]. The lookup is from memory and is made anew
 //! for each request, so a change of configuration reaches connections that are already open.
 //!
@@ -97,7 +97,11 @@ where
             Ok(vm) => {
                 // Recorded here and not where the span is made: the interface's name only claims a VMID.
                 tracing::Span::current().record("vmid", vm.vmid.get());
-                Caller::Known(vm)
+                let caller = Caller::admit(vm, self.link, request.extensions().get().copied());
+                if let Caller::Refused(_, refusal) = &caller {
+                    tracing::debug!(tap = %self.link.tap, ?refusal, "its policy lets this VM have nothing");
+                }
+                caller
             }
             Err(unknown) => {
                 let vmid = self.link.tap.vmid.get();
@@ -143,16 +147,16 @@ mod tests {
             IdentifyLayer::new(directory.clone(), link).layer(service_fn(|request: Request<()>| async move {
                 let answer = match request.extensions().get::<Caller>().unwrap() {
                     Caller::Known(vm) => vm.vmid.to_string(),
-                    Caller::Unknown(reason) => format!("{reason:?}"),
+                    other => format!("{other:?}"),
                 };
                 Ok::<_, Infallible>(Response::new(answer))
             }));
         let ask = || async { service.clone().oneshot(Request::new(())).await.unwrap().into_body() };
 
-        assert_eq!(ask().await, "NotReady");
+        assert_eq!(ask().await, "Unknown(NotReady)");
         *directory.0.lock().unwrap() = Some(Arc::new(conf::parse(link.tap.vmid, b"name: web\n").vm));
         assert_eq!(ask().await, "106");
         *directory.0.lock().unwrap() = None;
-        assert_eq!(ask().await, "NotReady");
+        assert_eq!(ask().await, "Unknown(NotReady)");
     }
 }

@@ -49,7 +49,11 @@ pub(super) struct Daemon<R> {
 
 impl<R: Answers> Daemon<R> {
     /// Starts to serve.
-    pub(super) async fn start(checked: &Checked, rules: Rules, router: R) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        checked: &Checked,
+        rules: Rules,
+        router: impl FnOnce(&Checked, &Inventory) -> R,
+    ) -> anyhow::Result<Self> {
         let pins = Pins::open(&checked.pin_dir)?;
         let (lock, claim) = take_right(&pins, checked).await?;
         passed(Step::LockTaken);
@@ -61,8 +65,8 @@ impl<R: Answers> Daemon<R> {
             device_prefix: checked.device_prefix.clone(),
             accept: Accept { kinds: checked.accept_kinds.clone() },
             bucket: rules.bucket,
+            router: router(checked, &inventory),
             node: Node::new(inventory, rules, checked.emulation),
-            router,
             pins,
             lock,
             links,

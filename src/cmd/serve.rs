@@ -37,7 +37,7 @@ pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
                 _ = interrupt.recv() => {}
             }
         };
-        let (rules, router) = (app::rules(&checked), app::router(&checked));
-        app::serve(checked, guard.metrics().clone(), rules, router, stop).await
+        let rules = app::rules(&checked);
+        app::serve(checked, guard.metrics().clone(), rules, app::router, stop).await
     })
 }

@@ -1,14 +1,16 @@
 //! `view`: the answer a VM would get, through the real stack, in this process.
 
 use std::io::{Write, stderr, stdout};
+use std::net::Ipv4Addr;
 
 use anyhow::{Context, bail};
 use http::Request;
 use http_body_util::BodyExt;
 use pve_imds_middleware::empty;
 use pve_imds_model::conf::{Reason, Warning};
-use pve_imds_model::request::{Directory, Link};
+use pve_imds_model::request::{Directory, Link, Peer};
 use pve_imds_model::tap::TapName;
+use pve_imds_model::vm::Nic;
 use tower::ServiceExt;
 
 use super::{Usage, inventory, no_such_vm, vmid, warnings};
@@ -22,7 +24,8 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     if !view.path.starts_with('/') {
         return Err(Usage(format!("{:?} is no path; paths begin with /", view.path)).into());
     }
-    let request = Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
+    let mut request =
+        Request::get(&view.path).body(empty()).map_err(|error| Usage(format!("{:?}: {error}", view.path)))?;
     let inventory = inventory(checked)?;
     let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
     let file = record.path.display();
@@ -45,12 +48,15 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     // There is no interface, so none of this kernel's indexes is right.
     let link = Link { tap: TapName { vmid, nic }, index: 0 };
     let unknown = inventory.find(link).err();
+    let router = app::router(checked, &inventory);
     let node = Node::new(inventory, app::rules(checked), checked.emulation);
+    // As the NIC itself would ask, where a policy wants to know.
+    let mac = record.vm.nic(nic).and_then(Nic::address).unwrap_or_default();
+    request.extensions_mut().insert(Peer { mac, ip: Ipv4Addr::UNSPECIFIED.into(), port: 0 });
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
     let (head, body) = runtime.block_on(async {
-        let response =
-            stack(&node, link, app::router(checked)).oneshot(request).await.unwrap_or_else(|never| match never {});
+        let response = stack(&node, link, router).oneshot(request).await.unwrap_or_else(|never| match never {});
         let (head, body) = response.into_parts();
         let body = body.collect().await.map_err(|error| anyhow::anyhow!("the answer broke off: {error}"))?;
         anyhow::Ok((head, body.to_bytes()))

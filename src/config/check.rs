@@ -41,6 +41,8 @@ pub struct Checked {
     pub accept_kinds: Kinds,
     /// `/nocloud/` is served.
     pub nocloud_enabled: bool,
+    /// Proxmox's own cloud-init options are heeded.
+    pub cloudinit_enabled: bool,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
 }
@@ -136,6 +138,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         device_prefix: prefix.clone(),
         accept_kinds,
         nocloud_enabled: config.nocloud.enabled,
+        cloudinit_enabled: config.cloudinit.enabled,
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
 }

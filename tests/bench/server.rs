@@ -76,17 +76,21 @@ fn main() {
 fn guest(file: &str) {
     let (checked, receivers) = prepare(file);
     let rules = Rules { allowance: LIFTED, bucket: OPEN, ..app::rules(&checked) };
-    let router = app::router(&checked);
-    serve(checked, &receivers, rules, router);
+    serve(checked, &receivers, rules, app::router);
 }
 
 fn sink(file: &str) {
     let (checked, receivers) = prepare(file);
     let guard = GuardSettings { body_limit: 64 << 20, ..GuardSettings::default() };
-    serve(checked, &receivers, Rules { guard, allowance: LIFTED, bucket: OPEN }, tower::service_fn(swallow));
+    serve(checked, &receivers, Rules { guard, allowance: LIFTED, bucket: OPEN }, |_, _| tower::service_fn(swallow));
 }
 
-fn serve(checked: config::Checked, receivers: &Receivers, rules: Rules, router: impl Answers) {
+fn serve<R: Answers>(
+    checked: config::Checked,
+    receivers: &Receivers,
+    rules: Rules,
+    router: impl FnOnce(&config::Checked, &Inventory) -> R,
+) {
     let metrics = receivers.metrics().clone();
     runtime().block_on(app::serve(checked, metrics, rules, router, std::future::pending())).unwrap();
 }
@@ -97,8 +101,9 @@ fn tcp(file: &str, interface: &str) {
     let link = Link { tap: TapName::parse(interface).unwrap(), index: 1 };
     runtime().block_on(async {
         let (inventory, _watcher) = Inventory::open(app::inventory(&checked)).unwrap();
+        let router = app::router(&checked, &inventory);
         let node = Node::new(inventory, Rules { allowance: LIFTED, ..app::rules(&checked) }, checked.emulation);
-        let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, app::router(&checked)));
+        let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, router));
         let listener = TcpListener::bind(SocketAddr::from(([169, 254, 169, 254], 80))).await.unwrap();
         loop {
             let (stream, peer) = listener.accept().await.unwrap();

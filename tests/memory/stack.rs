@@ -151,7 +151,8 @@ async fn every_refusal_speaks_the_clients_language() {
 #[tokio::test(start_paused = true)]
 async fn nocloud_can_be_switched_off() {
     let world = World::new(Impairment::default());
-    let nic = plug_router(&world, &node(), 0, 1001, Router::new(Settings { nocloud_enabled: false }));
+    let nic =
+        plug_router(&world, &node(), 0, 1001, Router::new(Settings { nocloud_enabled: false, ..Settings::default() }));
     let mut client = client(&nic).await;
     assert_eq!(ask(&mut client, Method::GET, "/nocloud/meta-data").await.status, 404);
 }

@@ -13,8 +13,10 @@ use std::future::{Ready, ready};
 use std::task::{Context, Poll};
 
 use http::{Method, Request, Response};
+use pve_imds_backends::resolver::Resolver;
 use pve_imds_model::fault::Fault;
 use pve_imds_model::request::{Caller, Endpoint, UnknownCaller};
+use pve_imds_model::site::Site;
 use tower::Service;
 
 /// What the answers are made from. Whoever builds the router also opens these.
@@ -26,15 +28,25 @@ pub use reply::{Body, BoxError};
 const READ: &str = "GET, HEAD";
 
 /// What this node serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// `/nocloud/…`; without it these paths do not exist.
     pub nocloud_enabled: bool,
+    /// Proxmox's own cloud-init options are heeded.
+    pub cloudinit_enabled: bool,
+    /// Where the node itself asks for names.
+    pub resolver: Resolver,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { nocloud_enabled: true }
+        Self { nocloud_enabled: true, cloudinit_enabled: true, resolver: Resolver::default() }
+    }
+}
+
+impl Settings {
+    fn site(&self) -> Site {
+        Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns() }
     }
 }
 
@@ -73,13 +85,11 @@ impl Router {
             return Err(Fault::not_found());
         }
         // After "is there such a thing", before "who are you": a wrong method is wrong for everyone.
-        let head = match *request.method() {
-            Method::GET => false,
-            Method::HEAD => true,
-            _ => return Err(Fault::method_not_allowed(READ)),
-        };
-        let reply = nocloud::serve(file, caller.require()?)?;
-        Ok(if head { reply.into_head() } else { reply.into_response() })
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Err(Fault::method_not_allowed(READ));
+        }
+        let reply = nocloud::serve(file, caller.require()?, &self.settings.site())?;
+        Ok(reply.answer(request.method(), request.headers()))
     }
 }
 
@@ -101,7 +111,7 @@ impl<B> Service<Request<B>> for Router {
 mod tests {
     use std::sync::Arc;
 
-    use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+    use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
     use http_body_util::BodyExt;
     use pve_imds_model::conf;
     use pve_imds_model::fault::Outcome;
@@ -114,8 +124,16 @@ mod tests {
     const PATHS: [&str; 5] =
         ["/nocloud/", "/nocloud/meta-data", "/nocloud/user-data", "/nocloud/vendor-data", "/nocloud/network-config"];
 
-    fn known() -> Caller {
+    fn known_caller() -> Caller {
         Caller::Known(Arc::new(conf::parse(VmId::new(106).unwrap(), CONFIG.as_bytes()).vm))
+    }
+
+    fn request(method: Method, path: &str, caller: Option<Caller>) -> Request<()> {
+        let mut request = Request::builder().method(method).uri(path).body(()).unwrap();
+        if let Some(caller) = caller {
+            request.extensions_mut().insert(caller);
+        }
+        request
     }
 
     async fn ask(
@@ -124,15 +142,11 @@ mod tests {
         path: &str,
         caller: Option<Caller>,
     ) -> Result<Response<Body>, Fault> {
-        let mut request = Request::builder().method(method).uri(path).body(()).unwrap();
-        if let Some(caller) = caller {
-            request.extensions_mut().insert(caller);
-        }
-        Router::new(settings).oneshot(request).await
+        Router::new(settings).oneshot(request(method, path, caller)).await
     }
 
     async fn get(path: &str) -> Result<Response<Body>, Fault> {
-        ask(Settings::default(), Method::GET, path, Some(known())).await
+        ask(Settings::default(), Method::GET, path, Some(known_caller())).await
     }
 
     async fn body(response: Response<Body>) -> String {
@@ -169,16 +183,42 @@ mod tests {
     async fn head_is_get_without_the_body() {
         for path in PATHS {
             let get = get(path).await.unwrap();
-            let head = ask(Settings::default(), Method::HEAD, path, Some(known())).await.unwrap();
+            let head = ask(Settings::default(), Method::HEAD, path, Some(known_caller())).await.unwrap();
             assert_eq!(head.headers(), get.headers(), "{path}");
             assert_eq!(body(head).await, "", "{path}");
         }
     }
 
     #[tokio::test]
+    async fn who_has_it_already_is_not_told_again() {
+        for path in PATHS {
+            let etag = get(path).await.unwrap().headers()[ETAG].to_str().unwrap().to_owned();
+            for (known, status) in [
+                (etag.clone(), 304),
+                (format!("W/{etag}"), 304),
+                (format!("\"x\", {etag}"), 304),
+                ("*".to_owned(), 304),
+                ("\"x\"".to_owned(), 200),
+                (etag.replace('"', ""), 200),
+                (String::new(), 200),
+            ] {
+                for method in [Method::GET, Method::HEAD] {
+                    let mut request = request(method, path, Some(known_caller()));
+                    request.headers_mut().insert(IF_NONE_MATCH, known.parse().unwrap());
+                    let response = Router::default().oneshot(request).await.unwrap();
+                    assert_eq!(response.status(), status, "{path} {known}");
+                    assert_eq!(response.headers()[ETAG], *etag, "{path} {known}");
+                    assert_eq!(response.headers().contains_key(CONTENT_LENGTH), status == 200, "{path} {known}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn other_methods_are_told_which_there_are() {
         for path in PATHS {
-            for (method, caller) in [(Method::POST, Some(known())), (Method::PUT, None), (Method::OPTIONS, None)] {
+            for (method, caller) in [(Method::POST, Some(known_caller())), (Method::PUT, None), (Method::OPTIONS, None)]
+            {
                 let fault = ask(Settings::default(), method, path, caller).await.unwrap_err();
                 assert_eq!((fault.status(), fault.allow()), (405, Some("GET, HEAD")), "{path}");
             }
@@ -189,7 +229,7 @@ mod tests {
     async fn other_paths_do_not_exist_for_any_method() {
         for path in ["/", "/nocloud/x", "/nocloud/meta-data/x", "/noclouds", "/pxe", "/pxe/job", "/latest/meta-data/"] {
             for method in [Method::GET, Method::POST] {
-                let fault = ask(Settings::default(), method, path, Some(known())).await.unwrap_err();
+                let fault = ask(Settings::default(), method, path, Some(known_caller())).await.unwrap_err();
                 assert_eq!(fault.status(), 404, "{path}");
             }
         }
@@ -209,8 +249,10 @@ mod tests {
     #[tokio::test]
     async fn what_is_switched_off_does_not_exist_for_anybody() {
         for path in PATHS {
-            for (method, caller) in [(Method::GET, Some(known())), (Method::POST, None)] {
-                let fault = ask(Settings { nocloud_enabled: false }, method, path, caller).await.unwrap_err();
+            for (method, caller) in [(Method::GET, Some(known_caller())), (Method::POST, None)] {
+                let fault = ask(Settings { nocloud_enabled: false, ..Settings::default() }, method, path, caller)
+                    .await
+                    .unwrap_err();
                 assert_eq!(fault.status(), 404, "{path}");
             }
         }
@@ -219,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_stack_has_classified_is_not_classified_again() {
         let mut request = Request::new(());
-        request.extensions_mut().insert(known());
+        request.extensions_mut().insert(known_caller());
         request.extensions_mut().insert(Endpoint::NocloudUserData);
         let response = Router::default().oneshot(request).await.unwrap();
         assert_eq!(body(response).await, "#cloud-config");

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pve_imds_model::fault::Fault;
+use pve_imds_model::site::Site;
 use pve_imds_model::vm::Vm;
 use pve_imds_model::{network, yaml};
 use serde::Serialize;
 
 use crate::reply::{Kind, Reply, shared};
-use crate::user_data::user_data;
+use crate::user_data::{user_data, vendor_data};
 
 /// What there is below `/nocloud/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +33,14 @@ const LISTING: &str = "meta-data\nuser-data\nvendor-data\nnetwork-config\n";
 /// service from a guest should see with the first request whether the guest is known.
 ///
 /// # Errors
-/// Those of [`user_data`], for that file alone.
-pub(crate) fn serve(file: File, vm: &Arc<Vm>) -> Result<Reply, Fault> {
+/// Those of [`user_data`] and [`vendor_data`], for that file alone.
+pub(crate) fn serve(file: File, vm: &Arc<Vm>, site: &Site) -> Result<Reply, Fault> {
     Ok(match file {
         File::Index => Reply::new(Kind::Text, Bytes::from_static(LISTING.as_bytes())),
         File::MetaData => Reply::new(Kind::Yaml, meta_data(vm)?),
-        File::UserData => Reply::new(Kind::Opaque, user_data(vm)?),
-        File::VendorData => Reply::new(Kind::Opaque, Bytes::new()),
-        File::NetworkConfig => Reply::new(Kind::Yaml, network_config(vm)),
+        File::UserData => Reply::new(Kind::Opaque, user_data(vm, site)?),
+        File::VendorData => Reply::new(Kind::Opaque, vendor_data(vm)?),
+        File::NetworkConfig => Reply::new(Kind::Yaml, network_config(vm, site)),
     })
 }
 
@@ -51,24 +52,19 @@ fn meta_data(vm: &Vm) -> Result<Bytes, Fault> {
         local_hostname: String,
     }
 
-    let vmid = vm.vmid;
-    let document = MetaData {
-        // In lower case, as the guest's kernel shows it: writing the same UUID another way makes no new instance.
-        instance_id: vm.uuid.as_ref().map_or_else(|| vmid.to_string(), |uuid| uuid.to_ascii_lowercase()),
-        // Without a name, what Proxmox calls the VM's process; Talos takes no document that lacks a host name.
-        local_hostname: vm.name.clone().unwrap_or_else(|| format!("vm{vmid}")),
-    };
+    // Talos takes no document that lacks a host name.
+    let document = MetaData { instance_id: vm.instance_id(), local_hostname: vm.hostname() };
     // Never an empty document instead: cloud-init would call every clone by the same instance-id.
     yaml::write(&document).map(Bytes::from).map_err(|error| Fault::panic().because(error))
 }
 
-/// The block as written, else DHCP. Why a block is not used was said when it was loaded; here it would be said per boot.
-fn network_config(vm: &Arc<Vm>) -> Bytes {
-    match network::network_config(vm) {
+/// The block as written, else what the options say, else DHCP. Why a block is not used was said when it was loaded; here it would be said per boot.
+fn network_config(vm: &Arc<Vm>, site: &Site) -> Bytes {
+    match network::network_config(vm, site) {
         (Cow::Owned(text), _) => text.into(),
-        (Cow::Borrowed(_), _) => shared(vm, |vm| match network::network_config(vm) {
-            (Cow::Borrowed(text), _) => text,
-            (Cow::Owned(_), _) => &[],
+        (Cow::Borrowed(_), _) => shared(vm, |vm| match &vm.notes.network_config {
+            Some(Ok(text)) => text.as_bytes(),
+            _ => &[],
         }),
     }
 }
@@ -124,12 +120,12 @@ mod tests {
             ("#<!--#network-config\n#-->\n", DHCP),
             ("#<!--#network-config\n#version%3A 2\n", DHCP),
         ] {
-            assert_eq!(text(&network_config(&vm(&format!("{notes}{NICS}")))), expected, "{notes}");
+            assert_eq!(text(&network_config(&vm(&format!("{notes}{NICS}")), &Site::default())), expected, "{notes}");
         }
     }
 
     #[test]
     fn a_vm_without_nics_gets_a_document_too() {
-        assert_eq!(text(&network_config(&vm("name: x\n"))), "version: 2\nethernets: {}\n");
+        assert_eq!(text(&network_config(&vm("name: x\n"), &Site::default())), "version: 2\nethernets: {}\n");
     }
 }

@@ -1,13 +1,15 @@
 //! A finished answer: bytes, their type, and the headers that every datasource sends.
 
 use std::error::Error;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Response};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty, Full};
+use http_body_util::{BodyExt, Full};
 use pve_imds_model::vm::Vm;
 
 /// Whatever can go wrong while a body is sent.
@@ -49,27 +51,46 @@ impl Reply {
         Self { kind, body }
     }
 
-    /// The answer to GET.
-    pub(crate) fn into_response(self) -> Response<Body> {
-        let body = Full::new(self.body.clone()).map_err(|never| match never {}).boxed_unsync();
-        self.with(body)
+    /// The answer to `method`, GET or HEAD, for somebody who has what `headers` say. HEAD has the headers of GET,
+    /// `Content-Length` included, and no body (RFC 9110 §9.3.2).
+    pub(crate) fn answer(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
+        let etag = etag(&self.body);
+        if headers.get_all(IF_NONE_MATCH).iter().any(|known| names(known, &etag)) {
+            return self.with(StatusCode::NOT_MODIFIED, etag, Bytes::new());
+        }
+        let body = if method == Method::HEAD { Bytes::new() } else { self.body.clone() };
+        self.with(StatusCode::OK, etag, body)
     }
 
-    /// The answer to HEAD: the same headers, `Content-Length` included, and no body (RFC 9110 §9.3.2).
-    pub(crate) fn into_head(self) -> Response<Body> {
-        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
-        self.with(body)
-    }
-
-    fn with(self, body: Body) -> Response<Body> {
-        let mut response = Response::new(body);
+    fn with(self, status: StatusCode, etag: HeaderValue, body: Bytes) -> Response<Body> {
+        let mut response = Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
+        *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, self.kind.content_type());
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        headers.insert(ETAG, etag);
         // Answers differ by interface and not by URL, change without notice and may be secret: nobody may keep one.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if status != StatusCode::NOT_MODIFIED {
+            headers.insert(CONTENT_TYPE, self.kind.content_type());
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        }
         response
     }
+}
+
+/// A strong validator (RFC 9110 §8.8.3): the bytes' length and a hash of them, the same on every node. Who could make
+/// two documents of one length that share it is their owner, and would cheat nobody else.
+fn etag(body: &[u8]) -> HeaderValue {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(body);
+    let mut text = String::with_capacity(28);
+    _ = write!(text, "\"{:x}-{:016x}\"", body.len(), hasher.finish());
+    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("\"\""))
+}
+
+/// Whether `If-None-Match` names the document: `*` or a list of tags, weak ones too (RFC 9110 §13.1.2).
+fn names(known: &HeaderValue, etag: &HeaderValue) -> bool {
+    let Ok(known) = known.to_str() else { return false };
+    known.trim() == "*" || known.split(',').map(str::trim).any(|tag| tag.strip_prefix("W/").unwrap_or(tag) == *etag)
 }
 
 /// Bytes that stand inside a VM, without a copy of them: the VM lives as long as somebody is still sending.

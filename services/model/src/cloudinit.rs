@@ -1,4 +1,4 @@
-//! Proxmox's own cloud-init options, read and kept for the day they are served.
+//! Proxmox's own cloud-init options, as they stand in a configuration.
 //!
 //! In come the values of `ciuser`, `cipassword`, `sshkeys`, `ipconfigN` and their siblings; out goes a [`CloudInit`].
 //! The password can be compared and handed on, but not printed and not serialised.

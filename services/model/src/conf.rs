@@ -41,10 +41,12 @@ impl Parsed {
 
 /// A line that Proxmox drops, and so do we. Holds no value from the file: values can be secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {reason}")]
+#[error("line {line}, column {column}: {reason}")]
 pub struct Warning {
     /// Line of the file, from 1.
     pub line: usize,
+    /// Byte of the line, from 1: where the value begins that cannot be used, else 1.
+    pub column: usize,
     /// Why.
     pub reason: Reason,
 }
@@ -80,10 +82,20 @@ pub fn parse(vmid: VmId, bytes: &[u8]) -> Parsed {
     let mut loader = Loader::new(vmid);
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
         if let Err(reason) = loader.take(line) {
-            loader.warn(number, reason);
+            loader.warn(number, column(line, &reason), reason);
         }
     }
     loader.finish()
+}
+
+/// Where in its line the reason is. An option that nobody knows is wrong from its key on.
+fn column(line: &[u8], reason: &Reason) -> usize {
+    match (reason, Line::read(line)) {
+        (Reason::Option { why: BadOption::Unknown, .. }, _) => 1,
+        // The value is a slice of the line.
+        (Reason::Option { .. }, Line::Option(_, value)) => value.as_ptr().addr() - line.as_ptr().addr() + 1,
+        _ => 1,
+    }
 }
 
 /// Where the next line belongs.
@@ -123,9 +135,9 @@ impl Loader {
         }
     }
 
-    fn warn(&mut self, line: usize, reason: Reason) {
+    fn warn(&mut self, line: usize, column: usize, reason: Reason) {
         if self.warnings.len() < MAX_WARNINGS {
-            self.warnings.push(Warning { line, reason });
+            self.warnings.push(Warning { line, column, reason });
         }
     }
 

@@ -41,6 +41,12 @@ outcomes! {
     BodyTooLarge => "body_too_large", 413;
     /// The interface has no VM (yet).
     VmUnknown => "vm_unknown", 503;
+    /// The VM's policy, or the node's, says that it is not served.
+    VmExcluded => "vm_excluded", 404;
+    /// The VM's policy cannot be read; what it would have taken away nobody knows.
+    PolicyInvalid => "policy_invalid", 404;
+    /// The VM's policy says `mac: own`, and the request came from another address.
+    MacRefused => "mac_refused", 403;
     /// A Notes block is broken; half of it is never used.
     NotesInvalid => "notes_invalid", 503;
     /// The Notes ask for secrets and this node renders none.
@@ -117,6 +123,12 @@ impl Fault {
     #[must_use]
     pub fn not_found() -> Self {
         Self::new(Kind::NotFound, Outcome::NotFound)
+    }
+
+    /// 404 to a VM for which there is nothing at all, for the reason that `outcome` names.
+    #[must_use]
+    pub fn not_served(outcome: Outcome) -> Self {
+        Self::new(Kind::NotFound, outcome)
     }
 
     /// 400.

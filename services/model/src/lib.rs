@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+pub mod cloud_config;
 mod cloudinit;
 pub mod conf;
 pub mod datacenter;
@@ -19,6 +20,7 @@ pub mod policy;
 pub mod pools;
 mod property;
 pub mod request;
+pub mod site;
 mod smbios;
 pub mod tap;
 pub mod vm;

@@ -1,15 +1,17 @@
 //! The network configuration a guest is given (cloud-init's network-config, version 1 or 2).
 //!
-//! In comes what the Notes hold and which NICs the VM has; out goes always a document: the block as written when it
-//! checks, else DHCPv4 on every NIC. Refused as a block: what is not YAML with version 1 or 2. Nothing more is looked
+//! In comes what the Notes hold, which NICs the VM has and what Proxmox's options say of them; out goes always a
+//! document: the block as written when it checks; without a block, what the options say; else DHCPv4 on every NIC. Refused as a block: what is not YAML with version 1 or 2. Nothing more is looked
 //! into, because it is the guest's to read.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::notes::BlockError;
+use crate::site::Site;
 use crate::vm::{Nic, Vm};
 use crate::yaml::{self, YamlError};
 
@@ -52,7 +54,9 @@ impl NetworkText {
 pub enum Source {
     /// The block in the Notes.
     Notes,
-    /// There is no block.
+    /// Proxmox's `ipconfigN`, on the NICs that have one.
+    Options,
+    /// There is neither.
     Dhcp,
     /// There is a block, and this is why it is not used.
     DhcpInstead(BlockError),
@@ -92,26 +96,93 @@ pub fn check(text: &[u8]) -> Result<(), BadNetwork> {
 /// and cannot be matched: it is left out. No interface is renamed.
 #[must_use]
 pub fn dhcp_default(nets: &[Nic]) -> String {
-    let ethernets: Map<String, Value> = nets
-        .iter()
-        .filter_map(|nic| {
-            let mac = nic.mac.as_ref()?.to_ascii_lowercase();
-            Some((format!("net{}", nic.index), json!({"match": {"macaddress": mac}, "dhcp4": true})))
-        })
-        .collect();
+    document(nets, |_| dhcp())
+}
+
+/// `ipconfigN` for the NICs that have one and DHCPv4 for the others (version 2), with the VM's name servers, or with the
+/// node's where addresses are fixed and nobody else could tell them.
+fn from_options(vm: &Vm, site: &Site) -> String {
+    let options = &vm.cloudinit;
+    document(&vm.nets, |nic| {
+        let mut ethernet = options.ipconfig.get(&nic.index).map_or_else(dhcp, addresses);
+        let fixed = ethernet.contains_key("addresses");
+        let or_node =
+            |own: &[String], node: &[String]| if own.is_empty() && fixed { node.to_vec() } else { own.to_vec() };
+        let servers = or_node(&options.nameserver, &site.dns.servers);
+        let search = or_node(&options.searchdomain, &site.dns.search);
+        let lists = [("addresses", servers), ("search", search)].into_iter().filter(|(_, list)| !list.is_empty());
+        let lists: Map<String, Value> = lists.map(|(key, list)| (key.to_owned(), json!(list))).collect();
+        if !lists.is_empty() {
+            ethernet.insert("nameservers".to_owned(), Value::Object(lists));
+        }
+        ethernet
+    })
+}
+
+fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> String {
+    let ethernet = |nic: &Nic| {
+        let mac = nic.mac.as_ref()?.to_ascii_lowercase();
+        let mut ethernet = Map::from_iter([("match".to_owned(), json!({"macaddress": mac}))]);
+        ethernet.extend(of(nic));
+        Some((format!("net{}", nic.index), Value::Object(ethernet)))
+    };
+    let ethernets: Map<String, Value> = nets.iter().filter_map(ethernet).collect();
     // Values built here are JSON already, so writing them cannot fail.
     yaml::write(&json!({"version": 2, "ethernets": ethernets})).unwrap_or_default()
 }
 
+fn dhcp() -> Map<String, Value> {
+    Map::from_iter([("dhcp4".to_owned(), json!(true))])
+}
+
+/// What `ipconfigN` says. Without an address of either family it says DHCP for both. A gateway beside DHCP, which Proxmox
+/// refuses when a VM is started, says nothing.
+fn addresses(ipconfig: &BTreeMap<String, String>) -> Map<String, Value> {
+    let field = |name: &str| ipconfig.get(name).map(String::as_str);
+    let mut ethernet = Map::new();
+    let mut say = |key: &str, value: Value| ethernet.insert(key.to_owned(), value);
+    let (mut fixed, mut routes) = (Vec::new(), Vec::new());
+    let families = [(field("ip"), field("gw"), "dhcp4", "0.0.0.0/0"), (field("ip6"), field("gw6"), "dhcp6", "::/0")];
+    let neither = field("ip").is_none() && field("ip6").is_none();
+    for (address, gateway, dhcp, everywhere) in families {
+        match address {
+            None if neither => _ = say(dhcp, json!(true)),
+            None | Some("manual") => {}
+            Some("dhcp") => _ = say(dhcp, json!(true)),
+            Some("auto") => _ = say("accept-ra", json!(true)),
+            Some(cidr) => {
+                fixed.push(cidr);
+                routes.extend(gateway.map(|via| json!({"to": everywhere, "via": via})));
+            }
+        }
+    }
+    if !fixed.is_empty() {
+        say("addresses", json!(fixed));
+    }
+    if !routes.is_empty() {
+        say("routes", json!(routes));
+    }
+    ethernet
+}
+
 /// What the guest is given, and why.
 #[must_use]
-pub fn network_config(vm: &Vm) -> (Cow<'_, [u8]>, Source) {
+pub fn network_config<'v>(vm: &'v Vm, site: &Site) -> (Cow<'v, [u8]>, Source) {
     let source = match &vm.notes.network_config {
         Some(Ok(text)) => return (Cow::Borrowed(text.as_bytes()), Source::Notes),
         Some(Err(error)) => Source::DhcpInstead(error.clone()),
+        None if site.cloudinit && shapes_network(vm) => {
+            return (Cow::Owned(from_options(vm, site).into_bytes()), Source::Options);
+        }
         None => Source::Dhcp,
     };
     (Cow::Owned(dhcp_default(&vm.nets).into_bytes()), source)
+}
+
+/// Whether the options say anything that plain DHCP does not.
+fn shapes_network(vm: &Vm) -> bool {
+    let options = &vm.cloudinit;
+    !options.ipconfig.is_empty() || !options.nameserver.is_empty() || !options.searchdomain.is_empty()
 }
 
 #[cfg(test)]
@@ -119,6 +190,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::conf;
+    use crate::site::Dns;
     use crate::vm::VmId;
     use crate::yaml::Kind;
 
@@ -187,15 +259,65 @@ ethernets:
         let with = |block: &str| vm(&format!("{nic}#<!--#network-config\n{block}#-->\n"));
 
         let good = with("#version%3A 2   # as written\n#ethernets%3A {}\n");
-        let (text, source) = network_config(&good);
+        let (text, source) = network_config(&good, &Site::default());
         assert_eq!((&*text, source), (&b"version: 2   # as written\nethernets: {}"[..], Source::Notes));
 
         for bad in ["#version%3A 3\n", "#{\n", ""] {
             let bad = with(bad);
-            let (text, source) = network_config(&bad);
+            let (text, source) = network_config(&bad, &Site::default());
             assert_eq!(&*text, dhcp.as_bytes());
-            assert!(matches!(source, Source::DhcpInstead(BlockError { line: 1, .. })), "{source:?}");
+            assert!(matches!(source, Source::DhcpInstead(BlockError { line: 1 | 2, .. })), "{source:?}");
         }
-        assert_eq!(network_config(&vm(nic)), (Cow::Borrowed(dhcp.as_bytes()), Source::Dhcp));
+        assert_eq!(network_config(&vm(nic), &Site::default()), (Cow::Borrowed(dhcp.as_bytes()), Source::Dhcp));
+    }
+
+    #[test]
+    fn options_shape_the_nics_they_name() {
+        const NICS: &str = "net0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet1: virtio=BC:24:11:00:00:02,bridge=vmbr0\n";
+        let node = Dns { servers: vec!["192.0.2.53".into()], search: vec!["node.example".into()] };
+        let site = Site { cloudinit: true, dns: node.into() };
+        let dhcp = json!({"dhcp4": true});
+        let node_dns = json!({"addresses": ["192.0.2.53"], "search": ["node.example"]});
+        for (options, net0, net1) in [
+            ("ipconfig0: ip=dhcp", json!({"dhcp4": true}), dhcp.clone()),
+            ("ipconfig0: ip6=dhcp", json!({"dhcp6": true}), dhcp.clone()),
+            ("ipconfig0: ip6=auto", json!({"accept-ra": true}), dhcp.clone()),
+            ("ipconfig0: ip=manual", json!({}), dhcp.clone()),
+            ("ipconfig0: ip=dhcp,gw=192.0.2.1", json!({"dhcp4": true}), dhcp.clone()),
+            ("ipconfig0:  ", json!({"dhcp4": true, "dhcp6": true}), dhcp.clone()),
+            (
+                "ipconfig0: ip=192.0.2.5/24,gw=192.0.2.1,ip6=2001:db8::5/64,gw6=2001:db8::1",
+                json!({
+                    "addresses": ["192.0.2.5/24", "2001:db8::5/64"],
+                    "routes": [{"to": "0.0.0.0/0", "via": "192.0.2.1"}, {"to": "::/0", "via": "2001:db8::1"}],
+                    "nameservers": node_dns,
+                }),
+                dhcp.clone(),
+            ),
+            (
+                "ipconfig1: ip=192.0.2.5/24\nnameserver: 192.0.2.9 192.0.2.8\nsearchdomain: a.example",
+                json!({"dhcp4": true, "nameservers": {"addresses": ["192.0.2.9", "192.0.2.8"], "search": ["a.example"]}}),
+                json!({
+                    "addresses": ["192.0.2.5/24"],
+                    "nameservers": {"addresses": ["192.0.2.9", "192.0.2.8"], "search": ["a.example"]},
+                }),
+            ),
+        ] {
+            let vm = vm(&format!("{NICS}{options}\n"));
+            let (text, source) = network_config(&vm, &site);
+            assert_eq!(source, Source::Options, "{options}");
+            assert_eq!(check(&text), Ok(()), "{options}");
+            let document: Value = yaml::read_once(&text).unwrap();
+            for (nic, mut expected) in [("net0", net0), ("net1", net1)] {
+                let mac = if nic == "net0" { "bc:24:11:00:00:01" } else { "bc:24:11:00:00:02" };
+                expected["match"] = json!({"macaddress": mac});
+                assert_eq!(document["ethernets"][nic], expected, "{options}: {nic}");
+            }
+            let off = Site { cloudinit: false, ..site.clone() };
+            assert_eq!(network_config(&vm, &off), (Cow::Owned(dhcp_default(&vm.nets).into_bytes()), Source::Dhcp));
+        }
+        // A block wins wholly.
+        let both = vm(&format!("{NICS}ipconfig0: ip=192.0.2.5/24\n#<!--#network-config\n#version%3A 2\n#-->\n"));
+        assert_eq!(network_config(&both, &site), (Cow::Borrowed(&b"version: 2"[..]), Source::Notes));
     }
 }

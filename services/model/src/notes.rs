@@ -13,6 +13,8 @@ use std::fmt;
 use self::block::{Block, Name};
 pub use self::encoding::{Encoding, MAX_DECODED};
 use crate::network::{BadNetwork, NetworkText};
+use crate::policy::{BadPolicy, Policy};
+use crate::yaml::YamlError;
 
 /// What the Notes say. `None`: no such block. `Some(Err(_))`: there is one and it is broken; half of it is never used.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,16 +23,22 @@ pub struct Notes {
     pub user_data: Option<Result<UserData, BlockError>>,
     /// `<!--#network-config`
     pub network_config: Option<Result<NetworkText, BlockError>>,
+    /// `<!--#vendor-data`
+    pub vendor_data: Option<Result<VendorData, BlockError>>,
+    /// `<!--#imds`
+    pub policy: Option<Result<Policy, BlockError>>,
     /// What whoever wrote them should hear, by line.
     pub remarks: Vec<Remark>,
 }
 
 /// Something in the Notes that does not do what it seems to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {block}: {what}")]
+#[error("line {line}, column {column}: {block}: {what}")]
 pub struct Remark {
     /// Line of the Notes, from 1.
     pub line: usize,
+    /// Character of the line, from 1.
+    pub column: usize,
     /// The block's name.
     pub block: &'static str,
     /// Why.
@@ -71,12 +79,33 @@ impl fmt::Debug for UserData {
     }
 }
 
+/// The text of a `vendor-data` block.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VendorData(Vec<u8>);
+
+impl VendorData {
+    /// The text, byte for byte.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// As for [`UserData`].
+impl fmt::Debug for VendorData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VendorData").field("bytes", &self.0.len()).finish()
+    }
+}
+
 /// Why a block cannot be used, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {flaw}")]
+#[error("line {line}, column {column}: {flaw}")]
 pub struct BlockError {
-    /// Line of the Notes where the block opens, from 1.
+    /// Line of the Notes, from 1: where the flaw is, or where the block opens if it cannot be told.
     pub line: usize,
+    /// Character of the line, from 1.
+    pub column: usize,
     /// Why.
     pub flaw: Flaw,
 }
@@ -111,9 +140,12 @@ pub enum Flaw {
     /// The text is longer than [`MAX_DECODED`] once decoded.
     #[error("the decoded text is longer than {MAX_DECODED} bytes")]
     TooLong,
-    /// The text is no network configuration; the place it names counts from the block's first line.
+    /// The text is no network configuration.
     #[error("not a network configuration: {0}")]
-    Network(#[from] BadNetwork),
+    Network(BadNetwork),
+    /// The text is no policy.
+    #[error("not a policy: {0}")]
+    Policy(BadPolicy),
 }
 
 impl Notes {
@@ -123,43 +155,75 @@ impl Notes {
         let text = text.replace("\r\n", "\n");
         let blocks = block::find(&text);
         let mut notes = Self {
-            remarks: Vec::new(),
             user_data: the_one(&blocks, Name::UserData, |block| {
                 let attributes = Attributes::read(block)?;
                 Ok(UserData { text: attributes.decode(block)?, secrets: attributes.secrets })
             }),
             network_config: the_one(&blocks, Name::NetworkConfig, |block| {
                 let attributes = Attributes::read(block)?;
-                Ok(NetworkText::new(attributes.decode(block)?)?)
+                NetworkText::new(attributes.decode(block)?).map_err(|error| attributes.network(error))
             }),
+            vendor_data: the_one(&blocks, Name::VendorData, |block| {
+                Ok(VendorData(Attributes::read(block)?.decode(block)?))
+            }),
+            policy: the_one(&blocks, Name::Imds, |block| {
+                let attributes = Attributes::read(block)?;
+                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(error))
+            }),
+            remarks: Vec::new(),
         };
         notes.remarks = notes.remark(&blocks, block::misspelt(&text));
         notes
     }
 
     fn remark(&self, blocks: &[Block<'_>], misspelt: Vec<(usize, Name)>) -> Vec<Remark> {
-        let broken =
-            |block: Name, error: &BlockError| Remark { line: error.line, block: block.word(), what: error.flaw.into() };
-        let of = |block: &Block<'_>, what| Remark { line: block.line, block: block.name.word(), what };
-        let user_data = self.user_data.as_ref().and_then(|block| block.as_ref().err());
-        let network_config = self.network_config.as_ref().and_then(|block| block.as_ref().err());
+        let opening = |line, name: Name, what| Remark { line, column: 1, block: name.word(), what };
         let wants_secrets = matches!(&self.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
-        let mut remarks: Vec<Remark> = blocks
-            .iter()
-            .filter_map(|block| match block.name {
-                Name::UserData => wants_secrets.then(|| of(block, Oddity::Secrets)),
-                Name::NetworkConfig => None,
-                Name::VendorData | Name::Pxe | Name::Imds => Some(of(block, Oddity::Unheeded)),
-            })
-            .collect();
-        remarks.extend(user_data.map(|error| broken(Name::UserData, error)));
-        remarks.extend(network_config.map(|error| broken(Name::NetworkConfig, error)));
-        remarks.extend(misspelt.into_iter().map(|(line, name)| {
-            let block = name.word();
-            Remark { line, block, what: Oddity::Misspelt(block) }
-        }));
+        let odd = blocks.iter().filter_map(|block| match block.name {
+            Name::UserData => wants_secrets.then(|| opening(block.line, block.name, Oddity::Secrets)),
+            Name::NetworkConfig | Name::VendorData | Name::Imds => None,
+            Name::Pxe => Some(opening(block.line, block.name, Oddity::Unheeded)),
+        });
+        let missed = misspelt.into_iter().map(|(line, name)| opening(line, name, Oddity::Misspelt(name.word())));
+        let broken = self.broken().map(|(name, BlockError { line, column, flaw })| Remark {
+            line: *line,
+            column: *column,
+            block: name.word(),
+            what: Oddity::Broken(*flaw),
+        });
+        let mut remarks: Vec<Remark> = odd.chain(missed).chain(broken).collect();
         remarks.sort_by_key(|remark| remark.line);
         remarks
+    }
+
+    fn broken(&self) -> impl Iterator<Item = (Name, &BlockError)> {
+        let all = [
+            (Name::UserData, failure(self.user_data.as_ref())),
+            (Name::NetworkConfig, failure(self.network_config.as_ref())),
+            (Name::VendorData, failure(self.vendor_data.as_ref())),
+            (Name::Imds, failure(self.policy.as_ref())),
+        ];
+        all.into_iter().filter_map(|(name, error)| Some((name, error?)))
+    }
+}
+
+fn failure<T>(block: Option<&Result<T, BlockError>>) -> Option<&BlockError> {
+    block?.as_ref().err()
+}
+
+/// A flaw, and where it is as seen from the opening.
+struct Found {
+    /// Lines below the opening.
+    below: usize,
+    /// Character of that line, from 1.
+    column: usize,
+    flaw: Flaw,
+}
+
+/// Of the block as a whole.
+impl From<Flaw> for Found {
+    fn from(flaw: Flaw) -> Self {
+        Self { below: 0, column: 1, flaw }
     }
 }
 
@@ -167,13 +231,15 @@ impl Notes {
 fn the_one<T>(
     blocks: &[Block<'_>],
     name: Name,
-    read: impl Fn(&Block<'_>) -> Result<T, Flaw>,
+    read: impl Fn(&Block<'_>) -> Result<T, Found>,
 ) -> Option<Result<T, BlockError>> {
     let mut named = blocks.iter().filter(|block| block.name == name);
     let first = named.next()?;
     Some(match named.next() {
-        Some(second) => Err(BlockError { line: second.line, flaw: Flaw::Twice { first: first.line } }),
-        None => read(first).map_err(|flaw| BlockError { line: first.line, flaw }),
+        Some(second) => Err(BlockError { line: second.line, column: 1, flaw: Flaw::Twice { first: first.line } }),
+        None => {
+            read(first).map_err(|Found { below, column, flaw }| BlockError { line: first.line + below, column, flaw })
+        }
     })
 }
 
@@ -184,25 +250,58 @@ struct Attributes {
 }
 
 impl Attributes {
-    fn read(block: &Block<'_>) -> Result<Self, Flaw> {
+    fn read(block: &Block<'_>) -> Result<Self, Found> {
         let (mut secrets, mut encoding) = (None, None);
         for attribute in block.attributes.split_ascii_whitespace() {
+            // Both are slices of one line.
+            let within = attribute.as_ptr().addr() - block.attributes.as_ptr().addr();
+            let column = block.name.opening().len() + block.attributes[..within].chars().count() + 1;
+            let flawed = |flaw| Found { below: 0, column, flaw };
             match attribute.split_once('=') {
                 Some(("secrets", name)) if block.name == Name::UserData => {
-                    let name = is_set_name(name).then(|| name.to_owned()).ok_or(Flaw::SetName)?;
-                    put_once("secrets", &mut secrets, name)?;
+                    let name = is_set_name(name).then(|| name.to_owned()).ok_or_else(|| flawed(Flaw::SetName))?;
+                    put_once("secrets", &mut secrets, name).map_err(flawed)?;
                 }
                 Some(("encoding", word)) => {
-                    put_once("encoding", &mut encoding, Encoding::parse(word).ok_or(Flaw::UnknownEncoding)?)?;
+                    let parsed = Encoding::parse(word).ok_or_else(|| flawed(Flaw::UnknownEncoding))?;
+                    put_once("encoding", &mut encoding, parsed).map_err(flawed)?;
                 }
-                _ => return Err(Flaw::UnknownAttribute),
+                _ => return Err(flawed(Flaw::UnknownAttribute)),
             }
         }
         Ok(Self { secrets, encoding: encoding.unwrap_or_default() })
     }
 
-    fn decode(&self, block: &Block<'_>) -> Result<Vec<u8>, Flaw> {
-        self.encoding.decode(block.text.ok_or(Flaw::Unclosed)?)
+    fn decode(&self, block: &Block<'_>) -> Result<Vec<u8>, Found> {
+        Ok(self.encoding.decode(block.text.ok_or(Flaw::Unclosed)?)?)
+    }
+
+    fn network(&self, error: BadNetwork) -> Found {
+        match error {
+            BadNetwork::Yaml(yaml) => {
+                self.within(yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
+            }
+            other => Flaw::Network(other).into(),
+        }
+    }
+
+    fn policy(&self, error: BadPolicy) -> Found {
+        match error {
+            BadPolicy::Yaml(yaml) => self.within(yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into())),
+            BadPolicy::Value { key, wanted, place } => {
+                self.within(place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
+            }
+        }
+    }
+
+    /// A flaw in the text. What stands in the Notes as it is has its place there; what is packed keeps the place that it
+    /// has once it is unpacked.
+    fn within(&self, place: Option<(u64, u64)>, flaw: impl Fn(Option<(u64, u64)>) -> Flaw) -> Found {
+        let numbers = place.and_then(|(line, column)| Some((line.try_into().ok()?, column.try_into().ok()?)));
+        match (self.encoding, numbers) {
+            (Encoding::Plain, Some((below, column))) => Found { below, column, flaw: flaw(None) },
+            _ => flaw(place).into(),
+        }
     }
 }
 

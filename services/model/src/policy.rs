@@ -15,6 +15,9 @@ use crate::yaml::{self, Placed, YamlError};
 pub struct HopLimit(u8);
 
 impl HopLimit {
+    /// No router passes it on.
+    pub const NEAREST: Self = Self(1);
+
     /// A limit, if it is one.
     #[must_use]
     pub fn new(hops: u64) -> Option<Self> {

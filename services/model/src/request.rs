@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::fault::{Fault, Outcome, RetryAfter};
+use crate::policy::MacRule;
 use crate::tap::TapName;
-use crate::vm::Vm;
+use crate::vm::{Nic, Vm};
 use crate::words;
 
 /// The guest interface a connection arrived on. Fixed while the interface lives.
@@ -36,8 +37,21 @@ pub struct Peer {
 pub enum Caller {
     /// The interface belongs to this VM.
     Known(Arc<Vm>),
+    /// This VM's, which its owner's policy keeps from us.
+    Refused(Arc<Vm>, Refusal),
     /// Nobody we know yet; the reason is for the log.
     Unknown(UnknownCaller),
+}
+
+/// Why a VM that is known is given nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its policy says `enabled: false`.
+    Disabled,
+    /// Its policy cannot be read; what it would have taken away nobody knows.
+    PolicyInvalid,
+    /// Its policy says `mac: own`, and the connection comes from another address than its NIC's.
+    ForeignMac,
 }
 
 /// Why an interface has no VM. The texts are for the operator; the guest never sees them.
@@ -61,13 +75,39 @@ pub enum UnknownCaller {
 }
 
 impl Caller {
-    /// The VM, or the fault for everyone who cannot answer without one: 503 after which the client asks again.
+    /// `vm`, if its policy lets whoever asks through `link` from `peer` have anything. A NIC whose address the
+    /// configuration does not tell cannot be held to it.
+    #[must_use]
+    pub fn admit(vm: Arc<Vm>, link: Link, peer: Option<Peer>) -> Self {
+        let own = || vm.nic(link.tap.nic).and_then(Nic::address);
+        let foreign = |peer: Peer| own().is_some_and(|own| own != peer.mac);
+        let refusal = match &vm.notes.policy {
+            Some(Err(_)) => Some(Refusal::PolicyInvalid),
+            Some(Ok(policy)) if !policy.enabled => Some(Refusal::Disabled),
+            Some(Ok(policy)) if policy.mac == MacRule::Own && peer.is_none_or(foreign) => Some(Refusal::ForeignMac),
+            Some(Ok(_)) | None => None,
+        };
+        match refusal {
+            Some(refusal) => Self::Refused(vm, refusal),
+            None => Self::Known(vm),
+        }
+    }
+
+    /// The VM, or the fault for everyone who cannot answer without one.
     ///
     /// # Errors
-    /// [`Outcome::VmUnknown`] when the interface has no VM (yet).
+    /// [`Outcome::VmUnknown`] when the interface has no VM (yet): 503, after which the client asks again. When the VM's
+    /// policy says so, [`Outcome::VmExcluded`] (404) or [`Outcome::MacRefused`] (403); when it cannot be read,
+    /// [`Outcome::PolicyInvalid`] (404).
     pub fn require(&self) -> Result<&Arc<Vm>, Fault> {
         match self {
             Self::Known(vm) => Ok(vm),
+            Self::Refused(_, Refusal::Disabled) => Err(Fault::not_served(Outcome::VmExcluded)),
+            Self::Refused(_, Refusal::ForeignMac) => Err(Fault::forbidden(Outcome::MacRefused)),
+            Self::Refused(vm, Refusal::PolicyInvalid) => Err(match &vm.notes.policy {
+                Some(Err(error)) => Fault::not_served(Outcome::PolicyInvalid).because(error.clone()),
+                _ => Fault::not_served(Outcome::PolicyInvalid),
+            }),
             Self::Unknown(why) => {
                 Err(Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM).because(why.clone()))
             }
@@ -156,7 +196,38 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::conf;
+
+    #[test]
+    fn a_policy_decides_who_is_given_anything() {
+        let own = Peer { mac: [0xbc, 0x24, 0x11, 0, 0, 1], ip: [192, 0, 2, 1].into(), port: 1 };
+        let other = Peer { mac: [2, 0, 0, 0, 0, 1], ..own };
+        let link = |tap: &str| Link { tap: TapName::parse(tap).unwrap(), index: 7 };
+        for (policy, tap, peer, expected) in [
+            (None, "tap106i0", Some(other), Ok(())),
+            (Some("hop_limit%3A 1"), "tap106i0", Some(other), Ok(())),
+            (Some("enabled%3A true"), "tap106i0", None, Ok(())),
+            (Some("enabled%3A false"), "tap106i0", Some(own), Err((404, Outcome::VmExcluded))),
+            (Some("enabled%3A maybe"), "tap106i0", Some(own), Err((404, Outcome::PolicyInvalid))),
+            (Some("mac%3A own"), "tap106i0", Some(own), Ok(())),
+            (Some("mac%3A own"), "tap106i0", Some(other), Err((403, Outcome::MacRefused))),
+            (Some("mac%3A own"), "tap106i0", None, Err((403, Outcome::MacRefused))),
+            // Its address is another one, and that one's is not known.
+            (Some("mac%3A own"), "tap106i1", Some(own), Err((403, Outcome::MacRefused))),
+            (Some("mac%3A own"), "tap106i2", Some(own), Ok(())),
+        ] {
+            let block = policy.map(|text| format!("#<!--#imds\n#{text}\n#-->\n")).unwrap_or_default();
+            let config =
+                format!("{block}net0: virtio=BC:24:11:00:00:01\nnet1: virtio=BC:24:11:00:00:02\nnet2: virtio\n");
+            let link = link(tap);
+            let vm = Arc::new(conf::parse(link.tap.vmid, config.as_bytes()).vm);
+            let caller = Caller::admit(vm, link, peer);
+            let required = caller.require().map(|_| ()).map_err(|fault| (fault.status(), fault.outcome()));
+            assert_eq!(required, expected, "{policy:?} {tap} {peer:?}");
+        }
+    }
 
     #[test]
     fn paths_become_a_closed_set() {

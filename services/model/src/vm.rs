@@ -9,6 +9,8 @@ use serde::Serialize;
 
 pub use crate::cloudinit::{CloudInit, Password};
 use crate::notes::Notes;
+use crate::policy::HopLimit;
+use crate::request::Emulation;
 use crate::tap::plain_number;
 
 /// A VM's number: 100 to 999,999,999, unique in a cluster.
@@ -124,6 +126,26 @@ impl Vm {
         self.name.clone().unwrap_or_else(|| format!("vm{}", self.vmid))
     }
 
+    /// The dialects it is shown on a node that shows `node`.
+    #[must_use]
+    pub fn emulation(&self, node: Emulation) -> Emulation {
+        match &self.notes.policy {
+            Some(Ok(policy)) => policy.emulation(node),
+            _ => node,
+        }
+    }
+
+    /// How far its answers may travel.
+    #[must_use]
+    pub fn hop_limit(&self) -> HopLimit {
+        match &self.notes.policy {
+            Some(Ok(policy)) => policy.hop_limit,
+            // Whoever is refused is refused from as near as can be.
+            Some(Err(_)) => HopLimit::NEAREST,
+            None => HopLimit::default(),
+        }
+    }
+
     /// The NIC `net<index>`.
     #[must_use]
     pub fn nic(&self, index: u8) -> Option<&Nic> {
@@ -154,6 +176,19 @@ pub struct Nic {
     pub mtu: Option<u32>,
     /// Queue pairs.
     pub queues: Option<u8>,
+}
+
+impl Nic {
+    /// The hardware address, if the configuration tells it.
+    #[must_use]
+    pub fn address(&self) -> Option<[u8; 6]> {
+        let mut address = [0; 6];
+        let mut pairs = self.mac.as_ref()?.split(':');
+        for byte in &mut address {
+            *byte = u8::from_str_radix(pairs.next()?, 16).ok()?;
+        }
+        pairs.next().is_none().then_some(address)
+    }
 }
 
 #[cfg(test)]

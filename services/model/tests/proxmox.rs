@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pve_imds_model::conf::{MAX_WARNINGS, parse};
 use pve_imds_model::network::{check, network_config};
+use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Vm, VmId};
 use serde_json::Value;
 
@@ -41,7 +42,7 @@ fn holds(vmid: VmId, bytes: &[u8]) -> Vm {
 /// What holds for every VM: it can be shown, and its guest is given a network configuration that checks.
 fn serves(vm: &Vm) {
     serde_json::to_string(vm).unwrap();
-    assert_eq!(check(&network_config(vm).0), Ok(()));
+    assert_eq!(check(&network_config(vm, &Site::default()).0), Ok(()));
 }
 
 #[test]

@@ -16,6 +16,8 @@ use pve_imds_model::request::{Directory, Link, UnknownCaller};
 use pve_imds_model::vm::{Vm, VmId};
 use tokio::sync::watch;
 
+use crate::resolver::Resolver;
+
 /// Where the configurations are and how often to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -27,11 +29,19 @@ pub struct Settings {
     pub poll: Duration,
     /// Let inotify shorten that time. Nothing depends on it.
     pub events: bool,
+    /// The node's own resolver; see [`Resolver`].
+    pub resolv_conf: PathBuf,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { dir: "/etc/pve".into(), node: String::new(), poll: Duration::from_millis(500), events: true }
+        Self {
+            dir: "/etc/pve".into(),
+            node: String::new(),
+            poll: Duration::from_millis(500),
+            events: true,
+            resolv_conf: "/etc/resolv.conf".into(),
+        }
     }
 }
 
@@ -98,6 +108,7 @@ pub struct Inventory {
     unread: ArcSwap<Unread>,
     stale: AtomicBool,
     changes: watch::Sender<u64>,
+    resolver: Resolver,
 }
 
 /// VMs whose configuration could never be read, and why.
@@ -133,6 +144,7 @@ impl Inventory {
             unread: ArcSwap::default(),
             stale: AtomicBool::new(true),
             changes: watch::Sender::new(0),
+            resolver: Resolver::default(),
         }
     }
 
@@ -170,6 +182,12 @@ impl Inventory {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// The node's own resolver, read anew with every look.
+    #[must_use]
+    pub fn resolver(&self) -> &Resolver {
+        &self.resolver
     }
 
     fn record(&self, entry: &Entry) -> Record {

@@ -72,7 +72,7 @@ impl Inventory {
     /// # Errors
     /// No thread can be started.
     pub fn open(settings: Settings) -> io::Result<(Arc<Self>, Watcher)> {
-        let Settings { dir, node, poll, events } = settings;
+        let Settings { dir, node, poll, events, resolv_conf } = settings;
         let inventory = Arc::new(Self::empty());
         let progress = Arc::new(AtomicU64::new(0));
         let (wake, wakes) = channel();
@@ -81,7 +81,8 @@ impl Inventory {
 
         let hints = events.then(|| listen(wake.clone())).flatten();
         let loader = Loader::new(Tree::new(dir.clone(), &node), Arc::clone(&progress));
-        let worker = Worker { dir, loader, hints, inventory: Arc::clone(&inventory), first: true, failing: false };
+        let worker =
+            Worker { dir, resolv_conf, loader, hints, inventory: Arc::clone(&inventory), first: true, failing: false };
         let report = wake.clone();
         let files = thread::Builder::new().name("pve-files".into()).spawn(move || worker.run(&orders, &report))?;
 
@@ -157,6 +158,7 @@ fn receive(wakes: &Receiver<Wake>, until: Option<Instant>) -> Result<Wake, RecvT
 /// The working thread.
 struct Worker {
     dir: PathBuf,
+    resolv_conf: PathBuf,
     loader: Loader,
     hints: Option<Hints>,
     inventory: Arc<Inventory>,
@@ -167,6 +169,7 @@ struct Worker {
 impl Worker {
     fn run(mut self, orders: &Receiver<BTreeSet<VmId>>, report: &Sender<Wake>) {
         while let Ok(touched) = orders.recv() {
+            self.inventory.resolver().read(&self.resolv_conf);
             let mut look = self.loader.look(&touched, Instant::now());
             let deaf = self.listen(&look);
             metrics::looked(&look);
@@ -227,20 +230,20 @@ impl Worker {
             info!(%vmid, %owner, %digest, "configuration changed");
         }
         for warning in record.warnings.iter() {
-            warn!(%vmid, line = warning.line, reason = %warning.reason, "line of the configuration not used");
+            warn!(%vmid, line = warning.line, column = warning.column, reason = %warning.reason, "line of the configuration not used");
         }
-        for Remark { line, block, what } in &vm.notes.remarks {
+        for Remark { line, column, block, what } in &vm.notes.remarks {
             match what {
                 Oddity::Broken(flaw) => {
                     let outcome = Outcome::NotesInvalid;
-                    warn!(%vmid, block, %outcome, line, reason = %flaw, "block of the Notes not used");
+                    warn!(%vmid, block, %outcome, line, column, reason = %flaw, "block of the Notes not used");
                 }
                 Oddity::Secrets => {
                     let outcome = Outcome::SecretsDisabled;
-                    warn!(%vmid, block, %outcome, line, reason = %what, "block of the Notes not used");
+                    warn!(%vmid, block, %outcome, line, column, reason = %what, "block of the Notes not used");
                 }
                 Oddity::Unheeded | Oddity::Misspelt(_) => {
-                    warn!(%vmid, block, line, reason = %what, "line of the Notes not used")
+                    warn!(%vmid, block, line, column, reason = %what, "line of the Notes not used")
                 }
             }
         }

@@ -16,14 +16,14 @@ fn warnings_name_the_line_and_never_the_value() {
     assert_eq!(
         shown,
         [
-            "line 1: `name`: the value is not a DNS name",
-            "line 2: `cipassword`: the value holds a line break",
-            "line 3: not a line of a configuration",
-            "line 4: `net0`: unknown field",
-            "line 5: `delete` belongs to the pending section",
-            "line 7: `foo`: unknown option",
-            "line 8: unknown section, skipped",
-            "line 11: the section is there twice, the later one counts",
+            "line 1, column 7: `name`: the value is not a DNS name",
+            "line 2, column 13: `cipassword`: the value holds a line break",
+            "line 3, column 1: not a line of a configuration",
+            "line 4, column 7: `net0`: unknown field",
+            "line 5, column 1: `delete` belongs to the pending section",
+            "line 7, column 1: `foo`: unknown option",
+            "line 8, column 1: unknown section, skipped",
+            "line 11, column 1: the section is there twice, the later one counts",
         ]
     );
     assert!(!format!("{:?}", parsed.warnings).contains("canary"));

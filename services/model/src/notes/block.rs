@@ -7,6 +7,9 @@
 
 use crate::words;
 
+/// With which an opening begins, before its name.
+const OPENING: &str = "<!--#";
+
 words! {
     /// A name that opens a block, as it is written.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,11 @@ words! {
 impl Name {
     fn parse(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|name| name.word() == word)
+    }
+
+    /// How a line begins that opens such a block.
+    pub(super) fn opening(self) -> String {
+        format!("{OPENING}{}", self.word())
     }
 }
 
@@ -61,7 +69,7 @@ pub(super) fn find(notes: &str) -> Vec<Block<'_>> {
 }
 
 fn opening(line: &str) -> Option<(Name, &str)> {
-    let rest = line.strip_prefix("<!--#")?.trim_end_matches(['\n', '\r']);
+    let rest = line.strip_prefix(OPENING)?.trim_end_matches(['\n', '\r']);
     let (name, attributes) = rest.split_at(rest.find([' ', '\t']).unwrap_or(rest.len()));
     Some((Name::parse(name)?, attributes))
 }

@@ -16,8 +16,8 @@ fn plain(text: &str) -> UserData {
     UserData { secrets: None, text: text.as_bytes().to_vec() }
 }
 
-fn flawed<T>(line: usize, flaw: Flaw) -> Option<Result<T, BlockError>> {
-    Some(Err(BlockError { line, flaw }))
+fn flawed<T>((line, column): (usize, usize), flaw: Flaw) -> Option<Result<T, BlockError>> {
+    Some(Err(BlockError { line, column, flaw }))
 }
 
 #[test]
@@ -40,27 +40,27 @@ fn user_data_is_whole_or_an_error() {
         ("<!--#user-data secrets=worker encoding=base64\nQUJD\n-->", worker("ABC")),
         (&long_enough, Some(Ok(UserData { secrets: Some(long), ..plain("x") }))),
         ("<!--#user-data encoding=base64\nQU\nJD\n-->", Some(Ok(plain("ABC")))),
-        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed(1, Flaw::NotDecodable(Encoding::Base64))),
-        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed(1, Flaw::NotDecodable(Encoding::GzipBase64))),
-        ("<!--#user-data encoding=gzip\nx\n-->", flawed(1, Flaw::UnknownEncoding)),
-        ("<!--#user-data encoding=\nx\n-->", flawed(1, Flaw::UnknownEncoding)),
-        ("<!--#user-data secrets=\nx\n-->", flawed(1, Flaw::SetName)),
-        ("<!--#user-data secrets=a/b\nx\n-->", flawed(1, Flaw::SetName)),
-        ("<!--#user-data secrets=\"a\"\nx\n-->", flawed(1, Flaw::SetName)),
-        ("<!--#user-data secrets=..\nx\n-->", flawed(1, Flaw::SetName)),
-        (&too_long, flawed(1, Flaw::SetName)),
-        ("<!--#user-data secret=a\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#user-data Secrets=a\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#user-data secrets\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#user-data secrets = a\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#user-data #cloud-config\nx\n-->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#user-data -->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#user-data secrets=a secrets=a\nx\n-->", flawed(1, Flaw::AttributeTwice("secrets"))),
-        ("<!--#user-data encoding=base64 encoding=base64\n\n-->", flawed(1, Flaw::AttributeTwice("encoding"))),
-        ("\n<!--#user-data\nx", flawed(2, Flaw::Unclosed)),
-        ("<!--#user-data\nx\n<!--#pxe\n-->", flawed(1, Flaw::Unclosed)),
-        ("<!--#user-data\nx\n-->\n<!--#user-data\nx\n-->", flawed(4, Flaw::Twice { first: 1 })),
-        ("<!--#user-data\nx\n<!--#user-data\nx\n-->", flawed(3, Flaw::Twice { first: 1 })),
+        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed((1, 1), Flaw::NotDecodable(Encoding::Base64))),
+        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed((1, 1), Flaw::NotDecodable(Encoding::GzipBase64))),
+        ("<!--#user-data encoding=gzip\nx\n-->", flawed((1, 16), Flaw::UnknownEncoding)),
+        ("<!--#user-data encoding=\nx\n-->", flawed((1, 16), Flaw::UnknownEncoding)),
+        ("<!--#user-data secrets=\nx\n-->", flawed((1, 16), Flaw::SetName)),
+        ("<!--#user-data secrets=a/b\nx\n-->", flawed((1, 16), Flaw::SetName)),
+        ("<!--#user-data secrets=\"a\"\nx\n-->", flawed((1, 16), Flaw::SetName)),
+        ("<!--#user-data secrets=..\nx\n-->", flawed((1, 16), Flaw::SetName)),
+        (&too_long, flawed((1, 16), Flaw::SetName)),
+        ("<!--#user-data secret=a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data Secrets=a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data secrets\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data secrets = a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data #cloud-config\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data -->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data secrets=a secrets=a\nx\n-->", flawed((1, 26), Flaw::AttributeTwice("secrets"))),
+        ("<!--#user-data encoding=base64 encoding=base64\n\n-->", flawed((1, 32), Flaw::AttributeTwice("encoding"))),
+        ("\n<!--#user-data\nx", flawed((2, 1), Flaw::Unclosed)),
+        ("<!--#user-data\nx\n<!--#pxe\n-->", flawed((1, 1), Flaw::Unclosed)),
+        ("<!--#user-data\nx\n-->\n<!--#user-data\nx\n-->", flawed((4, 1), Flaw::Twice { first: 1 })),
+        ("<!--#user-data\nx\n<!--#user-data\nx\n-->", flawed((3, 1), Flaw::Twice { first: 1 })),
     ] {
         assert_eq!(user_data(notes), expected, "{notes:?}");
     }
@@ -70,7 +70,7 @@ fn user_data_is_whole_or_an_error() {
 fn network_configuration_is_checked_and_knows_no_secrets() {
     let network = |notes: &str| Notes::parse(notes).network_config;
     let text = |text: &str| NetworkText::new(text.as_bytes().to_vec()).ok().map(Ok);
-    let shape = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: Some((1, 1)) }));
+    let shape = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: None }));
     for (notes, expected) in [
         ("", None),
         ("<!--#network-config\nversion: 2\n-->", text("version: 2")),
@@ -78,14 +78,14 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
         ("<!--#network-config encoding=base64\ndmVyc2lvbjogMQ==\n-->", text("version: 1")),
         ("<!--#user-data\nx\n-->\n<!--#network-config\nversion: 2\n-->", text("version: 2")),
         ("<!--#user-data\nx\n<!--#network-config\nversion: 2\n-->", text("version: 2")),
-        ("<!--#network-config secrets=a\nversion: 2\n-->", flawed(1, Flaw::UnknownAttribute)),
-        ("<!--#network-config\nversion: 3\n-->", flawed(1, Flaw::Network(BadNetwork::OtherVersion))),
-        ("<!--#network-config\na: 1\n-->", flawed(1, Flaw::Network(BadNetwork::NoVersion))),
-        ("a\n<!--#network-config\n- 1\n-->", flawed(2, shape)),
-        ("<!--#network-config\nversion: 2", flawed(1, Flaw::Unclosed)),
+        ("<!--#network-config secrets=a\nversion: 2\n-->", flawed((1, 21), Flaw::UnknownAttribute)),
+        ("<!--#network-config\nversion: 3\n-->", flawed((1, 1), Flaw::Network(BadNetwork::OtherVersion))),
+        ("<!--#network-config\na: 1\n-->", flawed((1, 1), Flaw::Network(BadNetwork::NoVersion))),
+        ("a\n<!--#network-config\n- 1\n-->", flawed((3, 1), shape)),
+        ("<!--#network-config\nversion: 2", flawed((1, 1), Flaw::Unclosed)),
         (
             "<!--#network-config\nversion: 2\n-->\n<!--#network-config\nversion: 2\n-->",
-            flawed(4, Flaw::Twice { first: 1 }),
+            flawed((4, 1), Flaw::Twice { first: 1 }),
         ),
     ] {
         assert_eq!(network(notes), expected, "{notes:?}");
@@ -93,12 +93,38 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
 }
 
 #[test]
-fn the_other_names_are_bounds_and_nothing_more() {
-    for name in ["vendor-data", "pxe", "imds"] {
-        let notes = Notes::parse(&format!("<!--#{name} what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#{name}\n"));
-        let remarks = [1, 7].map(|line| Remark { line, block: name, what: Oddity::Unheeded }).to_vec();
-        assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), network_config: None, remarks }, "{name}");
+fn vendor_data_and_policy_are_whole_or_an_error() {
+    let vendor = |notes: &str| Notes::parse(notes).vendor_data.map(|block| block.map(|text| text.0));
+    for (notes, expected) in [
+        ("", None),
+        ("<!--#vendor-data\n#cloud-config\n-->", Some(Ok(b"#cloud-config".to_vec()))),
+        ("<!--#vendor-data encoding=base64\nQUJD\n-->", Some(Ok(b"ABC".to_vec()))),
+        ("<!--#vendor-data secrets=a\nx\n-->", flawed((1, 18), Flaw::UnknownAttribute)),
+        ("<!--#vendor-data\nx", flawed((1, 1), Flaw::Unclosed)),
+    ] {
+        assert_eq!(vendor(notes), expected, "{notes:?}");
     }
+    let policy = |notes: &str| Notes::parse(notes).policy;
+    let hops = Flaw::Policy(BadPolicy::Value { key: "hop_limit", wanted: "a number from 1 to 64", place: None });
+    let packed = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::Shape, place: Some((1, 1)) }));
+    for (notes, expected) in [
+        ("", None),
+        ("<!--#imds\n-->", Some(Ok(Policy::default()))),
+        ("<!--#imds\nenabled: false\n-->", Some(Ok(Policy { enabled: false, ..Policy::default() }))),
+        ("a\n<!--#imds\nmac: own\nhop_limit: 0\n-->", flawed((4, 12), hops)),
+        ("<!--#imds encoding=base64\nLSBh\n-->", flawed((1, 1), packed)),
+        ("<!--#imds secrets=a\n-->", flawed((1, 11), Flaw::UnknownAttribute)),
+        ("<!--#imds\n-->\n<!--#imds\n-->", flawed((3, 1), Flaw::Twice { first: 1 })),
+    ] {
+        assert_eq!(policy(notes), expected, "{notes:?}");
+    }
+}
+
+#[test]
+fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
+    let notes = Notes::parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
+    let remarks = [1, 7].map(|line| Remark { line, column: 1, block: "pxe", what: Oddity::Unheeded }).to_vec();
+    assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), remarks, ..Notes::default() });
 }
 
 #[test]
@@ -117,9 +143,9 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
         ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, "user-data", Oddity::Secrets)]),
         ("<!--#user-data\nx", vec![(1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
         (
-            "<!--#imds\nx\n-->\n<!--#network-config\nversion: 3\n-->",
+            "<!--#pxe\nx\n-->\n<!--#network-config\nversion: 3\n-->",
             vec![
-                (1, "imds", Oddity::Unheeded),
+                (1, "pxe", Oddity::Unheeded),
                 (4, "network-config", Oddity::Broken(Flaw::Network(BadNetwork::OtherVersion))),
             ],
         ),

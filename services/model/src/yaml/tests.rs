@@ -24,7 +24,7 @@ fn errors_have_a_kind_and_a_place_and_no_text() {
         (&b"hop: 3"[..], None),
         (b"hop: canary", Some(Kind::Shape)),
         (b"hop: 300", Some(Kind::Shape)),
-        (b"canary: 1", Some(Kind::Shape)),
+        (b"canary: 1", Some(Kind::UnknownKey)),
         (b"- canary", Some(Kind::Shape)),
         (b"canary", Some(Kind::Shape)),
         (b"", Some(Kind::Syntax)),

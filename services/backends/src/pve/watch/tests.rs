@@ -184,7 +184,16 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
     let inventory = Arc::new(Inventory::empty());
     let loader = Loader::new(Tree::new(pve.path().to_owned(), "pve1"), Arc::default());
     let dir = pve.path().to_owned();
-    let worker = Worker { dir, loader, hints: None, inventory: Arc::clone(&inventory), first: true, failing: false };
+    let resolv_conf = "/nonexistent".into();
+    let worker = Worker {
+        dir,
+        resolv_conf,
+        loader,
+        hints: None,
+        inventory: Arc::clone(&inventory),
+        first: true,
+        failing: false,
+    };
     let (order, orders) = channel();
     order.send(BTreeSet::new()).unwrap();
     drop(order);
