@@ -4,7 +4,7 @@
 //! hang, vanish and come back empty, and its modification times have a resolution of a second. So:
 //!
 //! * requests read a snapshot in memory ([`Inventory`]); all IO is on one thread of its own (`watch`);
-//! * the change feed is `.vmlist`, polled; inotify only shortens the wait;
+//! * the change feed is `.version` and, when it says so, `.vmlist`, polled; inotify only shortens the wait;
 //! * contents are compared by digest, never by time (`reload`);
 //! * what cannot be read is kept as it was and marked stale; only what the list of VMs has lost is forgotten.
 //!
@@ -12,6 +12,7 @@
 //! meant for small trees.
 
 mod files;
+mod follow;
 mod hints;
 mod inventory;
 mod metrics;

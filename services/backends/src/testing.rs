@@ -24,6 +24,7 @@ pub struct PveTree {
     start_time: u64,
     count: u64,
     guests: BTreeMap<u32, Guest>,
+    files: BTreeMap<String, u64>,
 }
 
 #[derive(Debug)]
@@ -67,7 +68,8 @@ impl PveTree {
 
     fn new(node: &str, layout: Layout) -> io::Result<Self> {
         let root = tempfile::Builder::new().prefix("imdst-pve-").tempdir()?;
-        let tree = Self { root, node: node.to_owned(), layout, start_time: 1000, count: 0, guests: BTreeMap::new() };
+        let (guests, files) = (BTreeMap::new(), BTreeMap::new());
+        let tree = Self { root, node: node.to_owned(), layout, start_time: 1000, count: 0, guests, files };
         tree.make()?;
         Ok(tree)
     }
@@ -137,6 +139,26 @@ impl PveTree {
         self.write_status()
     }
 
+    /// A file of the whole cluster is written: `user.cfg`, `datacenter.cfg`.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn put_file(&mut self, name: &str, text: &str) -> io::Result<()> {
+        let temporary = self.path().join(format!("{name}.tmp.{}", process::id()));
+        fs::write(&temporary, text)?;
+        fs::rename(temporary, self.path().join(name))?;
+        self.count_file(name)
+    }
+
+    /// Such a file is removed.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn remove_file(&mut self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path().join(name))?;
+        self.count_file(name)
+    }
+
     /// The number is a container's from now on.
     ///
     /// # Errors
@@ -200,6 +222,11 @@ impl PveTree {
         self.write_status()
     }
 
+    fn count_file(&mut self, name: &str) -> io::Result<()> {
+        *self.files.entry(name.to_owned()).or_default() += 1;
+        self.write_status()
+    }
+
     fn write_status(&self) -> io::Result<()> {
         if self.layout != Layout::Counted {
             return Ok(());
@@ -207,7 +234,12 @@ impl PveTree {
         let guest = |guest: &Guest| json!({ "node": guest.node, "type": guest.kind, "version": guest.version });
         let ids: serde_json::Map<_, _> = self.guests.iter().map(|(id, it)| (id.to_string(), guest(it))).collect();
         self.status(".vmlist", &json!({ "version": self.count, "ids": ids }))?;
-        self.status(".version", &json!({ "starttime": self.start_time, "vmlist": self.count }))
+        let mut version =
+            json!({ "starttime": self.start_time, "vmlist": self.count, "user.cfg": 0, "datacenter.cfg": 0 });
+        for (name, count) in &self.files {
+            version[name] = json!(count);
+        }
+        self.status(".version", &version)
     }
 
     /// Readers see one status or the other, never half of one.

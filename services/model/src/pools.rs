@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::format::{is_blank_char, is_digits, split_list};
 use crate::vm::VmId;
@@ -16,10 +17,9 @@ use crate::vm::VmId;
 const LEVELS: usize = 3;
 
 /// A pool's path: one to three names of letters, digits, `.`, `_` and `-`, joined by `/`. A name may be `.` or `..`:
-/// whoever makes a path of it must look.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
-pub struct PoolId(Box<str>);
+/// whoever makes a path of it must look. Clones share the text: every VM of a pool carries one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolId(Arc<str>);
 
 impl PoolId {
     /// Reads a path.
@@ -42,6 +42,12 @@ impl PoolId {
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         self.0.rsplit_once('/').map(|(parent, _)| Self(parent.into()))
+    }
+}
+
+impl Serialize for PoolId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

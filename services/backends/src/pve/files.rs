@@ -40,7 +40,7 @@ pub(super) enum ReadError {
 }
 
 impl ReadError {
-    fn is_absent(&self) -> bool {
+    pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::Io(_, error) if error.kind() == NotFound)
     }
 }
@@ -86,6 +86,20 @@ pub(super) enum Listing {
     Walked(BTreeMap<VmId, Listed>),
 }
 
+/// What `.version` says: numbers that change with what they count, in no order, and only within one life of pmxcfs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Counts {
+    /// Which life that is: when it changes, every count has begun anew.
+    #[serde(rename = "starttime")]
+    pub(super) start_time: u64,
+    /// Writes of `user.cfg`.
+    #[serde(rename = "user.cfg")]
+    pub(super) users: Option<u64>,
+    /// Writes of `datacenter.cfg`.
+    #[serde(rename = "datacenter.cfg")]
+    pub(super) datacenter: Option<u64>,
+}
+
 /// The directory and whose it is.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -98,13 +112,14 @@ impl Tree {
         Self { dir, node: node.into() }
     }
 
-    /// `.version`'s start time: when it changes, every counter has begun anew.
-    pub(super) fn start_time(&self) -> Option<u64> {
-        #[derive(Deserialize)]
-        struct Version {
-            starttime: u64,
-        }
-        self.status::<Version>(".version").ok().map(|version| version.starttime)
+    /// What `.version` counts. `None`: nobody counts, or it cannot be read now.
+    pub(super) fn counts(&self) -> Option<Counts> {
+        self.status(".version").ok()
+    }
+
+    /// A file of the whole cluster.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// The VMs by `.vmlist`; where there is none, or none that can be understood, by a walk.
@@ -179,11 +194,12 @@ impl Tree {
         self.dir.join("nodes").join(node).join("qemu-server")
     }
 
-    /// Where changes to be heard of happen: the directories of `listed`, and our own, which may hold none yet.
+    /// Where changes to be heard of happen: the directories of `listed`, our own, which may hold none yet, and that of
+    /// the cluster's files.
     pub(super) fn dirs<'a>(&self, listed: impl Iterator<Item = &'a Listed>) -> BTreeSet<PathBuf> {
         let own = self.configs(&self.node);
         let own = if own.is_dir() { own } else { self.dir.join("qemu-server") };
-        listed.filter_map(|listed| listed.path.parent()).map(Path::to_owned).chain([own]).collect()
+        listed.filter_map(|listed| listed.path.parent()).map(Path::to_owned).chain([own, self.dir.clone()]).collect()
     }
 
     fn status<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, ReadError> {
@@ -314,11 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn the_start_time_tells_one_life_of_the_file_system_from_another() {
+    fn the_counts_are_of_one_life_of_the_file_system() {
         let pve = PveTree::plain("pvetest").unwrap();
-        assert_eq!(tree(&pve).start_time(), None);
+        assert_eq!(tree(&pve).counts(), None);
         fs::copy(format!("{FIXTURES}/version-cluster.json"), pve.path().join(".version")).unwrap();
-        assert_eq!(tree(&pve).start_time(), Some(1_796_172_582));
+        assert_eq!(
+            tree(&pve).counts(),
+            Some(Counts { start_time: 1_796_172_582, users: Some(5), datacenter: Some(3) })
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! inotify's hints that a configuration was written through this node.
+//! inotify's hints that something was written through this node.
 //!
-//! In come the directories to listen to; out go VMIDs. A hint may be missing, late, or wrong: it only says where to look
+//! In come the directories to listen to; out go VMIDs, or that it was a file of the whole cluster. A hint may be missing, late, or wrong: it only says where to look
 //! sooner. Only finished writes, moves and removals count, so that a file is not read half written.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use pve_imds_model::vm::VmId;
 
 use super::files::config_name;
+use super::follow::CLUSTER_FILES;
 
 /// The directories being listened to.
 #[derive(Debug)]
@@ -26,7 +27,8 @@ pub(super) struct Hints {
 type Identity = (u64, u64, Option<u64>);
 
 impl Hints {
-    /// Listens to nothing yet. `hint` is called on inotify's thread; `None` stands for "some were lost".
+    /// Listens to nothing yet. `hint` is called on inotify's thread; `None` stands for no VM's file, or for
+    /// "some were lost".
     pub(super) fn new(hint: impl Fn(Option<VmId>) + Send + 'static) -> notify::Result<Self> {
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             event.iter().flat_map(read).for_each(&hint);
@@ -79,13 +81,15 @@ fn read(event: &notify::Event) -> Vec<Option<VmId>> {
         // Reading a file is an event too: ours would follow each other for ever.
         EventKind::Access(AccessKind::Close(AccessMode::Write))
         | EventKind::Modify(ModifyKind::Name(_))
-        | EventKind::Remove(_) => event.paths.iter().filter_map(|path| vmid(path)).map(Some).collect(),
+        | EventKind::Remove(_) => event.paths.iter().filter_map(|path| subject(path)).collect(),
         _ => Vec::new(),
     }
 }
 
-fn vmid(path: &Path) -> Option<VmId> {
-    config_name(path.file_name()?.to_str()?)
+/// Whose file it is: a VM's, the cluster's, or nobody's.
+fn subject(path: &Path) -> Option<Option<VmId>> {
+    let name = path.file_name()?.to_str()?;
+    if CLUSTER_FILES.contains(&name) { Some(None) } else { config_name(name).map(Some) }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pve_imds_model::conf::Warning;
+use pve_imds_model::datacenter::Datacenter;
+use pve_imds_model::pools::{PoolId, Pools};
 use pve_imds_model::request::{Directory, Link, UnknownCaller};
 use pve_imds_model::vm::{Vm, VmId};
 use tokio::sync::watch;
@@ -81,6 +83,8 @@ pub struct Record {
     pub path: Arc<Path>,
     /// Of that file.
     pub digest: Digest,
+    /// The pool that `user.cfg` puts the VM in, as it could be read last.
+    pub pool: Option<PoolId>,
     /// The configuration says something. It does not while a VM is being created, cloned or destroyed.
     pub ready: bool,
     /// The file could not be read again when it should have been; this is the last good state.
@@ -96,6 +100,7 @@ impl fmt::Debug for Record {
             .field("vmid", &self.vm.vmid)
             .field("owner", &self.owner)
             .field("digest", &self.digest)
+            .field("pool", &self.pool)
             .field("ready", &self.ready)
             .field("stale", &self.stale)
             .finish_non_exhaustive()
@@ -105,17 +110,20 @@ impl fmt::Debug for Record {
 /// All VMs of the cluster, in memory. Reading never waits.
 pub struct Inventory {
     snapshot: ArcSwap<Snapshot>,
-    unread: ArcSwap<Unread>,
     stale: AtomicBool,
     changes: watch::Sender<u64>,
     resolver: Resolver,
 }
 
-/// VMs whose configuration could never be read, and why.
-pub(super) type Unread = HashMap<VmId, Arc<str>>;
-
-/// Every VM at one moment.
-pub(super) type Snapshot = HashMap<VmId, Entry>;
+/// Everything at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Snapshot {
+    pub(super) vms: HashMap<VmId, Entry>,
+    /// Those whose configuration could never be read, and why.
+    pub(super) unread: HashMap<VmId, Arc<str>>,
+    pub(super) pools: Arc<Pools>,
+    pub(super) datacenter: Arc<Datacenter>,
+}
 
 /// A record, and the question asked per request answered in advance.
 #[derive(Clone, Debug)]
@@ -141,7 +149,6 @@ impl Inventory {
     pub(super) fn empty() -> Self {
         Self {
             snapshot: ArcSwap::default(),
-            unread: ArcSwap::default(),
             stale: AtomicBool::new(true),
             changes: watch::Sender::new(0),
             resolver: Resolver::default(),
@@ -151,13 +158,13 @@ impl Inventory {
     /// What is known about a VM.
     #[must_use]
     pub fn vm(&self, vmid: VmId) -> Option<Record> {
-        self.snapshot.load().get(&vmid).map(|entry| self.record(entry))
+        self.snapshot.load().vms.get(&vmid).map(|entry| self.record(entry))
     }
 
     /// Why nothing is known about a VM that [`Inventory::vm`] does not have.
     #[must_use]
     pub fn why_unknown(&self, vmid: VmId) -> UnknownCaller {
-        match self.unread.load().get(&vmid) {
+        match self.snapshot.load().unread.get(&vmid) {
             Some(why) => UnknownCaller::Unreadable(Arc::clone(why)),
             None if self.is_stale() => UnknownCaller::NoList,
             None => UnknownCaller::NoConfig,
@@ -167,9 +174,21 @@ impl Inventory {
     /// What is known about all VMs, by VMID.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
-        let mut records: Vec<_> = self.snapshot.load().values().map(|entry| self.record(entry)).collect();
+        let mut records: Vec<_> = self.snapshot.load().vms.values().map(|entry| self.record(entry)).collect();
         records.sort_unstable_by_key(|record| record.vm.vmid);
         records
+    }
+
+    /// Every pool of the cluster and who is in it, as `user.cfg` could be read last. [`Record::pool`] says the same.
+    #[must_use]
+    pub fn pools(&self) -> Arc<Pools> {
+        Arc::clone(&self.snapshot.load().pools)
+    }
+
+    /// What the cluster's tags are worth, as `datacenter.cfg` could be read last.
+    #[must_use]
+    pub fn datacenter(&self) -> Arc<Datacenter> {
+        Arc::clone(&self.snapshot.load().datacenter)
     }
 
     /// The tree does not answer, or the list of VMs cannot be read: everything here is the last good state.
@@ -178,7 +197,8 @@ impl Inventory {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// A number that grows with each change of what [`Inventory::records`] says.
+    /// A number that grows with each change of what [`Inventory::records`], [`Inventory::pools`] or
+    /// [`Inventory::datacenter`] says.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -201,10 +221,6 @@ impl Inventory {
         self.changes.send_modify(|generation| *generation += 1);
     }
 
-    pub(super) fn set_unread(&self, unread: Unread) {
-        self.unread.store(Arc::new(unread));
-    }
-
     pub(super) fn set_stale(&self, stale: bool) {
         if self.stale.swap(stale, Ordering::Relaxed) != stale {
             self.changes.send_modify(|generation| *generation += 1);
@@ -212,14 +228,14 @@ impl Inventory {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.snapshot.load().len()
+        self.snapshot.load().vms.len()
     }
 }
 
 impl Directory for Inventory {
     fn find(&self, link: Link) -> Result<Arc<Vm>, UnknownCaller> {
         let snapshot = self.snapshot.load();
-        let entry = snapshot.get(&link.tap.vmid).ok_or_else(|| self.why_unknown(link.tap.vmid))?;
+        let entry = snapshot.vms.get(&link.tap.vmid).ok_or_else(|| self.why_unknown(link.tap.vmid))?;
         match (entry.record.ready, entry.nics & bit(link.tap.nic)) {
             (false, _) => Err(UnknownCaller::NotReady),
             (true, 0) => Err(UnknownCaller::NoSuchNic),
@@ -250,6 +266,7 @@ mod tests {
             owner: "pve1".into(),
             path: Path::new("106.conf").into(),
             digest: Digest::of(config.as_bytes()),
+            pool: None,
             stale: false,
             warnings: parsed.warnings.into(),
         };
@@ -258,12 +275,14 @@ mod tests {
 
     fn inventory() -> Inventory {
         let inventory = Inventory::empty();
-        inventory.publish(Snapshot::from([
+        let unread = HashMap::from([(VmId::new(111).unwrap(), "it is odd".into())]);
+        let vms = [
             entry(106, "#canary\nname: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet31: e1000\n"),
             entry(107, "name: no-nic\n"),
             entry(108, "# qmclone temporary file\nlock: clone\n"),
             entry(109, ""),
-        ]));
+        ];
+        inventory.publish(Snapshot { vms: vms.into(), unread, ..Snapshot::default() });
         inventory
     }
 
@@ -274,7 +293,6 @@ mod tests {
         let first = Link { tap: TapName::parse("tap110i0").unwrap(), index: 7 };
         assert_eq!(inventory.find(first), Err(U::NoList), "nothing has been listed yet");
         inventory.set_stale(false);
-        inventory.set_unread(Unread::from([(VmId::new(111).unwrap(), "it is odd".into())]));
         for (tap, expected) in [
             ("tap106i0", Ok(106)),
             ("tap106i31", Ok(106)),
@@ -312,7 +330,7 @@ mod tests {
         inventory.set_stale(false);
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
-        inventory.publish(Snapshot::new());
+        inventory.publish(Snapshot::default());
         assert!(changes.has_changed().unwrap());
     }
 

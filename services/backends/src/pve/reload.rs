@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{mem, panic};
 
+use pve_imds_model::datacenter::Datacenter;
+use pve_imds_model::pools::Pools;
 use pve_imds_model::vm::VmId;
 use pve_imds_model::{chain, conf, words};
 use tokio::time::Instant;
 
-use super::files::{self, Listed, Listing, ReadError, Tree};
-use super::inventory::{Digest, Entry, Record, Snapshot, Unread};
+use super::files::{self, Counts, Listed, Listing, ReadError, Tree};
+use super::follow::{DATACENTER, Follow, Followed, USERS};
+use super::inventory::{Digest, Entry, Record, Snapshot};
 
 /// How long an empty file may stand for "being written": Proxmox itself renames, only editors and shells truncate.
 pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
@@ -26,13 +29,11 @@ pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
 pub(super) struct Look {
     /// The new state, if it is another.
     pub(super) snapshot: Option<Snapshot>,
-    /// Of which VMs nothing is known because their files cannot be used, if these are others now.
-    pub(super) unread: Option<Unread>,
-    /// What happened, by VMID.
+    /// What happened: to the cluster's files, then by VMID.
     pub(super) events: Vec<Event>,
     /// Why nothing at all could be said.
     pub(super) failed: Option<ReadError>,
-    /// Some listed VM's file could not be used.
+    /// Some listed VM's file, or one of the cluster's, could not be used.
     pub(super) unusable: bool,
     /// Something is in motion: look again soon.
     pub(super) unsettled: bool,
@@ -65,9 +66,20 @@ impl Look {
             _ => None,
         }
     }
+
+    /// Takes in how a file of the cluster was; whether it says something else.
+    fn follows(&mut self, file: &'static str, followed: Followed) -> bool {
+        if let Followed::Kept(reason) = followed {
+            self.unusable = true;
+            self.unsettled = true;
+            self.events.extend(reason.map(|reason| Event::Unread { file, reason }));
+            return false;
+        }
+        followed == Followed::Changed
+    }
 }
 
-/// What happened to a VM.
+/// What happened.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A new configuration is served.
@@ -78,6 +90,12 @@ pub(super) enum Event {
     Unusable { vmid: VmId, reason: Arc<str> },
     /// There is no such VM any more.
     Forgotten { vmid: VmId },
+    /// The pools are others, or others are in them; how many VMs have changed theirs.
+    Pooled { pools: Arc<Pools>, moved: usize },
+    /// The cluster's settings are others.
+    Settings(Arc<Datacenter>),
+    /// A file of the cluster cannot be used; what it said last stays. Told once per reason.
+    Unread { file: &'static str, reason: String },
 }
 
 /// What a file turned out to be.
@@ -121,7 +139,8 @@ pub(super) struct Loader {
     counted: bool,
     start_time: Option<u64>,
     known: Snapshot,
-    unread: Unread,
+    users: Follow<Pools>,
+    datacenter: Follow<Datacenter>,
     memory: BTreeMap<VmId, Memory>,
     /// Grows with every file, so that a slow tree can be told from a hung one.
     progress: Arc<AtomicU64>,
@@ -146,8 +165,9 @@ impl Loader {
             tree,
             counted: false,
             start_time: None,
-            known: Snapshot::new(),
-            unread: Unread::new(),
+            known: Snapshot::default(),
+            users: Follow::new(Pools::parse),
+            datacenter: Follow::new(Datacenter::parse),
             memory: BTreeMap::new(),
             progress,
         }
@@ -157,7 +177,8 @@ impl Loader {
     /// nobody counts or all counts began anew.
     pub(super) fn look(&mut self, touched: &BTreeSet<VmId>, now: Instant) -> Look {
         // Before the list: a restart between the two is then seen by the next look at the latest.
-        let mut look = Look { start_time: self.tree.start_time(), ..Look::default() };
+        let counts = self.tree.counts();
+        let mut look = Look { start_time: counts.map(|counts| counts.start_time), ..Look::default() };
         let anew = look.start_time != self.start_time;
         let listing = if self.counted { self.tree.counted().map(Listing::Counted) } else { self.tree.list() };
         let (counted, listed) = match listing {
@@ -174,6 +195,7 @@ impl Loader {
         look.dirs = self.tree.dirs(listed.values());
 
         let mut changed = self.forget(&listed, &mut look);
+        changed |= self.follow(counts, &mut look);
         for (&vmid, listed) in &listed {
             let memory = self.memory.entry(vmid).or_default();
             memory.missed = false;
@@ -183,18 +205,33 @@ impl Loader {
             }
         }
         look.snapshot = changed.then(|| self.known.clone());
-        look.unread = self.tell_unread();
         look
     }
 
-    /// Those who are listed and were never read, if they are not those of the last look.
-    fn tell_unread(&mut self) -> Option<Unread> {
-        let complaints = self.memory.iter().filter_map(|(vmid, memory)| Some((vmid, memory.complaint.as_ref()?)));
-        let never = complaints.filter(|(vmid, _)| !self.known.contains_key(vmid));
-        let unread: Unread = never.map(|(vmid, why)| (*vmid, Arc::clone(why))).collect();
-        let news = unread != self.unread;
-        news.then(|| self.unread.clone_from(&unread));
-        news.then_some(unread)
+    /// Looks at the files of the cluster; whether they say something else.
+    fn follow(&mut self, counts: Option<Counts>, look: &mut Look) -> bool {
+        let edition = |count: fn(Counts) -> Option<u64>| counts.and_then(|all| Some((all.start_time, count(all)?)));
+        let mut changed = false;
+        let users = self.users.look(&self.tree.file(USERS), edition(|counts| counts.users));
+        if look.follows(USERS, users) {
+            let pools = Arc::clone(self.users.said());
+            let mut moved = 0;
+            for (vmid, entry) in &mut self.known.vms {
+                let pool = pools.of(*vmid).cloned();
+                moved += usize::from(entry.record.pool != pool);
+                entry.record.pool = pool;
+            }
+            self.known.pools = Arc::clone(&pools);
+            look.events.push(Event::Pooled { pools, moved });
+            changed = true;
+        }
+        let datacenter = self.datacenter.look(&self.tree.file(DATACENTER), edition(|counts| counts.datacenter));
+        if look.follows(DATACENTER, datacenter) {
+            self.known.datacenter = Arc::clone(self.datacenter.said());
+            look.events.push(Event::Settings(Arc::clone(&self.known.datacenter)));
+            changed = true;
+        }
+        changed
     }
 
     /// The table of losses: a count tells the truth at once, a walk has to say it twice.
@@ -208,10 +245,11 @@ impl Loader {
             let lost = counted || memory.missed;
             memory.missed = true;
             look.unsettled = true;
-            if lost && known.remove(vmid).is_some() {
+            changed |= lost && known.unread.remove(vmid).is_some();
+            if lost && known.vms.remove(vmid).is_some() {
                 look.events.push(Event::Forgotten { vmid: *vmid });
                 changed = true;
-            } else if let Some(entry) = known.get_mut(vmid) {
+            } else if let Some(entry) = known.vms.get_mut(vmid) {
                 changed |= !mem::replace(&mut entry.record.stale, true);
             }
             !lost
@@ -223,7 +261,7 @@ impl Loader {
     fn reload(&mut self, vmid: VmId, listed: &Listed, now: Instant, look: &mut Look) -> bool {
         self.progress.fetch_add(1, Ordering::Relaxed);
         let memory = self.memory.entry(vmid).or_default();
-        let before = self.known.get_mut(&vmid);
+        let before = self.known.vms.get_mut(&vmid);
         let fresh = fetch(vmid, listed, before.as_ref().map(|entry| entry.record.digest));
         let found = match &fresh {
             Ok(None) => Found::Same,
@@ -243,16 +281,21 @@ impl Loader {
             look.unsettled = true;
             if memory.complaint.as_ref() != Some(&reason) {
                 memory.complaint = Some(Arc::clone(&reason));
-                look.events.push(Event::Unusable { vmid, reason });
+                look.events.push(Event::Unusable { vmid, reason: Arc::clone(&reason) });
             }
-            return before.is_some_and(|entry| !mem::replace(&mut entry.record.stale, true));
+            return match before {
+                Some(entry) => !mem::replace(&mut entry.record.stale, true),
+                None => self.known.unread.insert(vmid, Arc::clone(&reason)).as_ref() != Some(&reason),
+            };
         }
         memory.seen = Some(listed.clone());
         memory.complaint = None;
         match (fresh, before) {
             (Ok(Some(Fresh { record, .. })), _) => {
+                let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };
                 look.events.push(Event::Loaded(record.clone()));
-                self.known.insert(vmid, Entry::new(record));
+                self.known.unread.remove(&vmid);
+                self.known.vms.insert(vmid, Entry::new(record));
                 true
             }
             (_, Some(Entry { record, .. })) => {
@@ -292,6 +335,7 @@ fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fr
         owner: Arc::clone(&listed.owner),
         path: listed.path.as_path().into(),
         digest,
+        pool: None,
         stale: false,
     };
     Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty() }))

@@ -176,9 +176,6 @@ impl Worker {
             if let Some(snapshot) = look.snapshot.take() {
                 self.inventory.publish(snapshot);
             }
-            if let Some(unread) = look.unread.take() {
-                self.inventory.set_unread(unread);
-            }
             self.tell(&look);
             let done = Wake::Looked { failed: look.failed.is_some(), unsettled: look.unsettled || deaf };
             if report.send(done).is_err() {
@@ -207,6 +204,14 @@ impl Worker {
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
                 Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
+                Event::Pooled { pools, moved } => {
+                    info!(pools = pools.all().count(), vms = pools.members().count(), moved, "pools changed");
+                }
+                Event::Settings(datacenter) => {
+                    let tags = datacenter.registered_tags.len();
+                    info!(registered_tags = tags, "the cluster's settings changed");
+                }
+                Event::Unread { file, reason } => warn!(file, reason, "what it said last stays in force"),
             }
         }
         if let Some(error) = &look.failed {

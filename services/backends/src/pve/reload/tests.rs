@@ -37,13 +37,16 @@ impl Bench {
             Event::Moved { vmid, owner } => format!("moved {vmid} {owner}"),
             Event::Unusable { vmid, .. } => format!("unusable {vmid}"),
             Event::Forgotten { vmid } => format!("forgotten {vmid}"),
+            Event::Pooled { pools, moved } => format!("pooled {} moved {moved}", pools.members().count()),
+            Event::Settings(datacenter) => format!("settings {:?}", datacenter.registered_tags),
+            Event::Unread { file, .. } => format!("unread {file}"),
         });
         events.chain(look.failed.iter().map(|_| String::from("failed"))).collect()
     }
 
     /// What is served for 106.
     fn serves(&self) -> String {
-        match self.loader.known.get(&VmId::new(106).unwrap()) {
+        match self.loader.known.vms.get(&VmId::new(106).unwrap()) {
             None => String::from("nothing"),
             Some(Entry { record, .. }) => {
                 let name = record.vm.name.as_deref().unwrap_or("-");
@@ -159,7 +162,7 @@ fn a_placeholder_replaces_at_once() {
     bench.look();
     bench.pve.put(106, "lock: destroyed\n").unwrap();
     assert_eq!(bench.look(), ["loaded 106 -"]);
-    assert!(!bench.loader.known[&VmId::new(106).unwrap()].record.ready);
+    assert!(!bench.loader.known.vms[&VmId::new(106).unwrap()].record.ready);
 }
 
 #[test]
@@ -241,4 +244,60 @@ fn an_empty_mount_point_with_directories_is_no_proof_once_there_was_a_list() {
         assert_eq!(bench.look(), ["failed"]);
     }
     assert_eq!(bench.serves(), "good");
+}
+
+#[test]
+fn a_vm_is_in_the_pool_that_the_users_file_says() {
+    let pool = |bench: &Bench, vmid| {
+        let record = &bench.loader.known.vms[&VmId::new(vmid).unwrap()].record;
+        record.pool.as_ref().map(ToString::to_string)
+    };
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.pve.put(107, GOOD).unwrap();
+    bench.pve.put_file("user.cfg", "pool:a::106:\n").unwrap();
+    assert_eq!(bench.look(), ["pooled 1 moved 0", "loaded 106 good", "loaded 107 good"]);
+    assert_eq!((pool(&bench, 106).as_deref(), pool(&bench, 107)), (Some("a"), None));
+    let files = bench.loader.progress.load(Ordering::Relaxed);
+
+    bench.pve.put_file("user.cfg", "pool:a::107,108:\npool:b::106:\n").unwrap();
+    assert_eq!(bench.look(), ["pooled 3 moved 2"]);
+    assert_eq!((pool(&bench, 106).as_deref(), pool(&bench, 107).as_deref()), (Some("b"), Some("a")));
+    assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files, "no VM's file is read for it");
+
+    // A number that is given again starts where the file puts it, not where its last owner was.
+    bench.pve.remove(107).unwrap();
+    bench.pve.put_file("user.cfg", "pool:b::106:\n").unwrap();
+    bench.pve.put(107, GOOD).unwrap();
+    bench.look();
+    assert_eq!(pool(&bench, 107), None);
+
+    let file = bench.pve.path().join("user.cfg");
+    bench.pve.put_file("user.cfg", "pool:c::106:\n").unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(bench.look(), ["unread user.cfg"]);
+    assert_eq!(bench.look(), [""; 0], "told once");
+    assert_eq!(pool(&bench, 106).as_deref(), Some("b"));
+    fs::remove_dir(&file).unwrap();
+    fs::write(&file, "pool:c::106:\n").unwrap();
+    assert_eq!(bench.look(), ["pooled 1 moved 1"]);
+
+    bench.pve.remove_file("user.cfg").unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+    assert_eq!(bench.look(), ["pooled 0 moved 1"]);
+    assert_eq!(pool(&bench, 106), None);
+}
+
+#[test]
+fn what_tags_are_worth_is_read_where_it_is_counted_and_where_it_is_not() {
+    for pve in [PveTree::cluster("pve1"), PveTree::uncounted("pve1"), PveTree::plain("pve1")] {
+        let mut bench = Bench::new(pve.unwrap());
+        assert_eq!(bench.look(), [""; 0]);
+        bench.pve.put_file("datacenter.cfg", "registered-tags: a\n").unwrap();
+        assert_eq!(bench.look(), ["settings [\"a\"]"]);
+        bench.pve.put_file("datacenter.cfg", "registered-tags: b\n").unwrap();
+        assert_eq!(bench.look(), ["settings [\"b\"]"]);
+        assert_eq!(bench.look(), [""; 0]);
+    }
 }

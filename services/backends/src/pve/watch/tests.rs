@@ -84,6 +84,21 @@ async fn a_change_that_nothing_tells_of_is_served_by_the_poll() {
 }
 
 #[tokio::test]
+async fn a_change_of_pools_and_settings_is_told_of_like_one_of_a_vm() {
+    for (poll, events) in [(NEVER, true), (Settings::default().poll, false)] {
+        let mut pve = PveTree::cluster("pve1").unwrap();
+        pve.put(106, &config("a")).unwrap();
+        let (inventory, _watcher) = Inventory::open(Settings { poll, events, ..pve.settings() }).unwrap();
+        assert_eq!((inventory.pools().of(id(106)), inventory.vm(id(106)).unwrap().pool), (None, None));
+        pve.put_file("user.cfg", "pool:db::106:\n").unwrap();
+        until(&inventory, |it| it.vm(id(106)).is_some_and(|record| record.pool.is_some())).await;
+        assert_eq!(inventory.pools().of(id(106)).map(ToString::to_string).as_deref(), Some("db"));
+        pve.put_file("datacenter.cfg", "registered-tags: a\n").unwrap();
+        until(&inventory, |it| it.datacenter().registered_tags == ["a"]).await;
+    }
+}
+
+#[tokio::test]
 async fn what_goes_to_another_node_is_followed_there() {
     let mut pve = PveTree::cluster("pve1").unwrap();
     pve.put(106, &config("a")).unwrap();
