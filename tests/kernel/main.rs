@@ -21,6 +21,7 @@ mod guard;
 mod kills;
 mod links;
 mod pins;
+mod pve;
 mod qdisc;
 mod rebuild;
 mod refusals;

@@ -17,6 +17,7 @@ pub mod flood;
 pub mod frames;
 pub mod machine;
 pub mod memory;
+pub mod pmxcfs;
 pub mod probe;
 pub mod rogue;
 pub mod sink;
@@ -161,8 +162,9 @@ fn sweep() {
         }
         run(&format!("ip netns del {name}"));
     }
+    // The last one first: it may be in another.
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    for place in mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|place| place.starts_with(RUN)) {
+    for place in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|place| place.starts_with(RUN)) {
         run(&format!("umount {place}"));
     }
     let _ = fs::remove_dir_all(RUN);
