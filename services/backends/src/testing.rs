@@ -105,6 +105,19 @@ impl PveTree {
         self.counted(vmid, 1)
     }
 
+    /// Many VMs appear on this node at once.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn put_many(&mut self, configs: impl IntoIterator<Item = (u32, String)>) -> io::Result<()> {
+        for (vmid, config) in configs {
+            fs::write(self.config(vmid), config)?;
+            self.count += 1;
+            self.guests.insert(vmid, Guest { node: self.node.clone(), kind: "qemu", version: self.count });
+        }
+        self.write_status()
+    }
+
     /// The file itself is written over, as editors and shells do it.
     ///
     /// # Errors

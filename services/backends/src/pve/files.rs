@@ -66,24 +66,32 @@ pub fn is_missing(dir: &Path) -> bool {
     aside.is_ok() && told.recv_timeout(STAT_TIME).unwrap_or(false)
 }
 
+/// Where a node's configurations are. One for all its VMs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The node.
+    pub(super) owner: Arc<str>,
+    /// Its directory.
+    pub(super) dir: PathBuf,
+}
+
 /// Where a VM's configuration is, and which edition of it the cluster knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// The node whose directory holds the file.
-    pub(super) owner: Arc<str>,
-    /// The file.
-    pub(super) path: PathBuf,
+    /// The node's directory, which holds the file.
+    pub(super) place: Arc<Place>,
     /// Changes with every write to the file. `None`: nobody counts, only reading tells.
     pub(super) version: Option<u64>,
 }
 
-/// All VMs there are, by one of two ways of knowing.
-#[derive(Debug)]
-pub(super) enum Listing {
-    /// `.vmlist`: complete and counted.
-    Counted(BTreeMap<VmId, Listed>),
-    /// What a walk over the directories came by; a file that was being renamed may be missing.
-    Walked(BTreeMap<VmId, Listed>),
+/// All VMs there are.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Changes with every write to any of their files, and says that the list is complete: `.vmlist`'s. `None`: a walk
+    /// over the directories came by them, and may have missed a file that was being renamed.
+    pub(super) version: Option<u64>,
+    /// The VMs.
+    pub(super) vms: BTreeMap<VmId, Listed>,
 }
 
 /// What `.version` says: numbers that change with what they count, in no order, and only within one life of pmxcfs.
@@ -92,6 +100,8 @@ pub(super) struct Counts {
     /// Which life that is: when it changes, every count has begun anew.
     #[serde(rename = "starttime")]
     pub(super) start_time: u64,
+    /// What `.vmlist` calls its `version`.
+    pub(super) vmlist: Option<u64>,
     /// Writes of `user.cfg`.
     #[serde(rename = "user.cfg")]
     pub(super) users: Option<u64>,
@@ -125,19 +135,18 @@ impl Tree {
     /// The VMs by `.vmlist`; where there is none, or none that can be understood, by a walk.
     pub(super) fn list(&self) -> Result<Listing, ReadError> {
         match self.counted() {
-            Err(ReadError::Malformed(_)) => self.walk().map(Listing::Walked),
-            Err(error) if error.is_absent() => self.walk().map(Listing::Walked),
-            counted => counted.map(Listing::Counted),
+            Err(ReadError::Malformed(_)) => self.walk(),
+            Err(error) if error.is_absent() => self.walk(),
+            counted => counted,
         }
     }
 
     /// The VMs by `.vmlist` alone.
-    pub(super) fn counted(&self) -> Result<BTreeMap<VmId, Listed>, ReadError> {
+    pub(super) fn counted(&self) -> Result<Listing, ReadError> {
         #[derive(Deserialize)]
         struct VmList {
             // Always there, and so the proof that this is the list: one without guests has nothing else.
-            #[serde(rename = "version")]
-            _version: u64,
+            version: u64,
             #[serde(default)]
             ids: BTreeMap<String, Guest>,
         }
@@ -150,43 +159,44 @@ impl Tree {
         }
 
         let list: VmList = self.status(".vmlist")?;
-        let vms = list.ids.into_iter().filter(|(_, guest)| guest.kind == "qemu" && is_node_name(&guest.node));
-        let listed = vms.filter_map(|(id, Guest { node, version, .. })| {
-            let vmid = VmId::parse(&id)?;
-            let path = config_path(&self.configs(&node), vmid);
-            Some((vmid, Listed { owner: node.into(), path, version: Some(version) }))
-        });
-        Ok(listed.collect())
+        let mut places = BTreeMap::new();
+        let mut vms = BTreeMap::new();
+        for (id, Guest { node, kind, version }) in list.ids {
+            let Some(vmid) = VmId::parse(&id).filter(|_| kind == "qemu" && is_node_name(&node)) else { continue };
+            let place = places.entry(node).or_insert_with_key(|node| self.place(node));
+            vms.insert(vmid, Listed { place: Arc::clone(place), version: Some(version) });
+        }
+        Ok(Listing { version: Some(list.version), vms })
     }
 
     /// The VMs by the files there are: below `nodes`, else in `qemu-server`. pmxcfs allows a VMID once in a cluster;
     /// elsewhere our own node's file wins, then the first by node name.
-    fn walk(&self) -> Result<BTreeMap<VmId, Listed>, ReadError> {
+    fn walk(&self) -> Result<Listing, ReadError> {
         let mut vms = BTreeMap::new();
         let nodes = match names(&self.dir.join("nodes")) {
             Err(error) if error.is_absent() => None,
             nodes => Some(nodes?),
         };
         let Some(nodes) = nodes else {
-            let dir = self.dir.join("qemu-server");
-            return match names(&dir) {
+            let place = Place { owner: Arc::clone(&self.node), dir: self.dir.join("qemu-server") };
+            return match names(&place.dir) {
                 Err(error) if error.is_absent() => Err(ReadError::NoTree(self.dir.clone())),
                 found => {
-                    collect(&mut vms, &dir, &found?, &self.node);
-                    Ok(vms)
+                    collect(&mut vms, place.into(), &found?);
+                    Ok(Listing { version: None, vms })
                 }
             };
         };
         let others = nodes.iter().map(String::as_str).filter(|node| is_node_name(node) && **node != *self.node);
         for node in iter::once(&*self.node).chain(others) {
-            let dir = self.configs(node);
-            match names(&dir) {
+            let place = self.place(node);
+            match names(&place.dir) {
                 // A node's directory without VMs, or a file among the nodes.
                 Err(ReadError::Io(_, error)) if matches!(error.kind(), NotFound | NotADirectory) => {}
-                found => collect(&mut vms, &dir, &found?, node),
+                found => collect(&mut vms, place, &found?),
             }
         }
-        Ok(vms)
+        Ok(Listing { version: None, vms })
     }
 
     /// The directory of a node's configurations.
@@ -194,12 +204,22 @@ impl Tree {
         self.dir.join("nodes").join(node).join("qemu-server")
     }
 
-    /// Where changes to be heard of happen: the directories of `listed`, our own, which may hold none yet, and that of
+    fn place(&self, node: &str) -> Arc<Place> {
+        Arc::new(Place { owner: node.into(), dir: self.configs(node) })
+    }
+
+    /// Where changes to be heard of happen: the directories of `listing`, our own, which may hold none yet, and that of
     /// the cluster's files.
-    pub(super) fn dirs<'a>(&self, listed: impl Iterator<Item = &'a Listed>) -> BTreeSet<PathBuf> {
+    pub(super) fn dirs(&self, listing: &Listing) -> BTreeSet<PathBuf> {
         let own = self.configs(&self.node);
         let own = if own.is_dir() { own } else { self.dir.join("qemu-server") };
-        listed.filter_map(|listed| listed.path.parent()).map(Path::to_owned).chain([own, self.dir.clone()]).collect()
+        let mut dirs = BTreeSet::from([own, self.dir.clone()]);
+        for Listed { place, .. } in listing.vms.values() {
+            if !dirs.contains(&place.dir) {
+                dirs.insert(place.dir.clone());
+            }
+        }
+        dirs
     }
 
     fn status<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, ReadError> {
@@ -219,8 +239,11 @@ pub(super) fn config_name(name: &str) -> Option<VmId> {
     VmId::parse(name.strip_suffix(".conf")?)
 }
 
-fn config_path(dir: &Path, vmid: VmId) -> PathBuf {
-    dir.join(format!("{vmid}.conf"))
+impl Listed {
+    /// The VM's file.
+    pub(super) fn path(&self, vmid: VmId) -> PathBuf {
+        self.place.dir.join(format!("{vmid}.conf"))
+    }
 }
 
 /// A node's name is a host name's first label. It becomes part of a path, so nothing else may.
@@ -229,11 +252,9 @@ pub fn is_node_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-fn collect(vms: &mut BTreeMap<VmId, Listed>, dir: &Path, names: &BTreeSet<String>, owner: &str) {
-    let owner: Arc<str> = owner.into();
+fn collect(vms: &mut BTreeMap<VmId, Listed>, place: Arc<Place>, names: &BTreeSet<String>) {
     for vmid in names.iter().filter_map(|name| config_name(name)) {
-        let listed = || Listed { owner: Arc::clone(&owner), path: config_path(dir, vmid), version: None };
-        vms.entry(vmid).or_insert_with(listed);
+        vms.entry(vmid).or_insert_with(|| Listed { place: Arc::clone(&place), version: None });
     }
 }
 
@@ -278,11 +299,9 @@ mod tests {
 
     /// What a listing says, one word a VM.
     fn said(listing: &Listing) -> Vec<String> {
-        let (how, vms) = match listing {
-            Listing::Counted(vms) => ("counted", vms),
-            Listing::Walked(vms) => ("walked", vms),
-        };
-        vms.iter().map(|(vmid, listed)| format!("{how} {vmid} {} {:?}", listed.owner, listed.version)).collect()
+        let how = if listing.version.is_some() { "counted" } else { "walked" };
+        let vms = listing.vms.iter();
+        vms.map(|(vmid, listed)| format!("{how} {vmid} {} {:?}", listed.place.owner, listed.version)).collect()
     }
 
     #[test]
@@ -316,7 +335,7 @@ mod tests {
     fn a_list_without_guests_is_a_list() {
         let pve = PveTree::cluster("pvetest").unwrap();
         fs::copy(format!("{FIXTURES}/vmlist-empty.json"), pve.path().join(".vmlist")).unwrap();
-        assert!(matches!(tree(&pve).list(), Ok(Listing::Counted(vms)) if vms.is_empty()));
+        assert!(matches!(tree(&pve).list(), Ok(list) if list.version == Some(0) && list.vms.is_empty()));
     }
 
     #[test]
@@ -336,7 +355,7 @@ mod tests {
         fs::copy(format!("{FIXTURES}/version-cluster.json"), pve.path().join(".version")).unwrap();
         assert_eq!(
             tree(&pve).counts(),
-            Some(Counts { start_time: 1_796_172_582, users: Some(5), datacenter: Some(3) })
+            Some(Counts { start_time: 1_796_172_582, vmlist: Some(42), users: Some(5), datacenter: Some(3) })
         );
     }
 

@@ -134,9 +134,11 @@ fn judge(found: Found, before: bool, blank_for: Duration) -> Verdict {
 /// Looks at the tree, and remembers between looks.
 pub(super) struct Loader {
     tree: Tree,
-    /// A `.vmlist` has been read once. From then on it alone decides: its absence means that pmxcfs is being restarted,
-    /// and not that a walk over the empty mount point would tell the truth.
-    counted: bool,
+    /// The list that was read last. Once a `.vmlist` has been read it alone decides: its absence means that pmxcfs is
+    /// being restarted, and not that a walk over the empty mount point would tell the truth.
+    listing: Listing,
+    /// Where the list's files are.
+    dirs: BTreeSet<PathBuf>,
     start_time: Option<u64>,
     known: Snapshot,
     users: Follow<Pools>,
@@ -163,7 +165,8 @@ impl Loader {
     pub(super) fn new(tree: Tree, progress: Arc<AtomicU64>) -> Self {
         Self {
             tree,
-            counted: false,
+            listing: Listing::default(),
+            dirs: BTreeSet::new(),
             start_time: None,
             known: Snapshot::default(),
             users: Follow::new(Pools::parse),
@@ -173,36 +176,39 @@ impl Loader {
         }
     }
 
-    /// Looks at the list and at every file that may have changed: those whose count did, those in `touched`, all where
-    /// nobody counts or all counts began anew.
+    /// Looks at the list, if `.version` says that it is another, and at every file that may have changed: those whose
+    /// count did, those that could not be read, those in `touched`, all where nobody counts or all counts began anew.
     pub(super) fn look(&mut self, touched: &BTreeSet<VmId>, now: Instant) -> Look {
         // Before the list: a restart between the two is then seen by the next look at the latest.
         let counts = self.tree.counts();
         let mut look = Look { start_time: counts.map(|counts| counts.start_time), ..Look::default() };
         let anew = look.start_time != self.start_time;
-        let listing = if self.counted { self.tree.counted().map(Listing::Counted) } else { self.tree.list() };
-        let (counted, listed) = match listing {
-            Ok(Listing::Counted(listed)) => (true, listed),
-            Ok(Listing::Walked(listed)) => (false, listed),
-            Err(error) => {
-                look.failed = Some(error);
-                look.unsettled = true;
-                return look;
+        let mut changed = false;
+        // Compared with what the list itself said: of two files that are read one after the other, one may be older.
+        let same = !anew && self.listing.version.is_some() && self.listing.version == counts.and_then(|it| it.vmlist);
+        if !same {
+            let counted = self.listing.version.is_some();
+            match if counted { self.tree.counted() } else { self.tree.list() } {
+                Ok(listing) => self.listing = listing,
+                Err(error) => {
+                    look.failed = Some(error);
+                    look.unsettled = true;
+                    return look;
+                }
             }
-        };
-        self.counted = counted;
-        self.start_time = look.start_time;
-        look.dirs = self.tree.dirs(listed.values());
-
-        let mut changed = self.forget(&listed, &mut look);
+            self.start_time = look.start_time;
+            self.dirs = self.tree.dirs(&self.listing);
+            changed |= self.forget(&mut look);
+        }
+        look.dirs.clone_from(&self.dirs);
         changed |= self.follow(counts, &mut look);
-        for (&vmid, listed) in &listed {
-            let memory = self.memory.entry(vmid).or_default();
-            memory.missed = false;
-            let seen = listed.version.is_some() && memory.seen.as_ref() == Some(listed);
-            if !seen || anew || touched.contains(&vmid) {
-                changed |= self.reload(vmid, listed, now, &mut look);
-            }
+        let (listing, memory) = (&self.listing, &self.memory);
+        let due = listing.vms.iter().filter(|(vmid, listed)| {
+            let seen = memory.get(vmid).and_then(|memory| memory.seen.as_ref());
+            anew || listed.version.is_none() || seen != Some(*listed) || touched.contains(vmid)
+        });
+        for (vmid, listed) in due.map(|(vmid, listed)| (*vmid, listed.clone())).collect::<Vec<_>>() {
+            changed |= self.reload(vmid, &listed, now, &mut look);
         }
         look.snapshot = changed.then(|| self.known.clone());
         look
@@ -235,14 +241,15 @@ impl Loader {
     }
 
     /// The table of losses: a count tells the truth at once, a walk has to say it twice.
-    fn forget(&mut self, listed: &BTreeMap<VmId, Listed>, look: &mut Look) -> bool {
+    fn forget(&mut self, look: &mut Look) -> bool {
         let mut changed = false;
-        let (counted, known) = (self.counted, &mut self.known);
+        let (listing, known) = (&self.listing, &mut self.known);
         self.memory.retain(|vmid, memory| {
-            if listed.contains_key(vmid) {
+            if listing.vms.contains_key(vmid) {
+                memory.missed = false;
                 return true;
             }
-            let lost = counted || memory.missed;
+            let lost = listing.version.is_some() || memory.missed;
             memory.missed = true;
             look.unsettled = true;
             changed |= lost && known.unread.remove(vmid).is_some();
@@ -299,11 +306,11 @@ impl Loader {
                 true
             }
             (_, Some(Entry { record, .. })) => {
-                let moved = record.owner != listed.owner;
+                let moved = record.owner != listed.place.owner;
                 if moved {
-                    record.owner = Arc::clone(&listed.owner);
-                    record.path = listed.path.as_path().into();
-                    look.events.push(Event::Moved { vmid, owner: Arc::clone(&listed.owner) });
+                    record.owner = Arc::clone(&listed.place.owner);
+                    record.path = listed.path(vmid).into();
+                    look.events.push(Event::Moved { vmid, owner: Arc::clone(&listed.place.owner) });
                 }
                 mem::take(&mut record.stale) || moved
             }
@@ -320,7 +327,7 @@ struct Fresh {
 
 /// Reads and parses a configuration. `None`: it is the one we know.
 fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fresh>, String> {
-    let bytes = files::read(&listed.path).map_err(|error| chain(&error))?;
+    let bytes = files::read(&listed.path(vmid)).map_err(|error| chain(&error))?;
     let digest = Digest::of(&bytes);
     if known == Some(digest) {
         return Ok(None);
@@ -332,8 +339,8 @@ fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fr
         ready: parsed.is_ready(),
         warnings: parsed.warnings.into(),
         vm: Arc::new(parsed.vm),
-        owner: Arc::clone(&listed.owner),
-        path: listed.path.as_path().into(),
+        owner: Arc::clone(&listed.place.owner),
+        path: listed.path(vmid).into(),
         digest,
         pool: None,
         stale: false,

@@ -301,3 +301,55 @@ fn what_tags_are_worth_is_read_where_it_is_counted_and_where_it_is_not() {
         assert_eq!(bench.look(), [""; 0]);
     }
 }
+
+#[test]
+fn the_list_is_read_when_the_counts_say_that_it_is_another() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, GOOD).unwrap();
+    bench.look();
+    let list = bench.pve.path().join(".vmlist");
+    let kept = fs::read(&list).unwrap();
+    fs::write(&list, "not read").unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+    // The counts are newer than the list: it is read until it has caught up, and never taken for what it is not.
+    fs::write(bench.pve.path().join(".version"), r#"{"starttime":1000,"vmlist":2}"#).unwrap();
+    assert_eq!(bench.look(), ["failed"]);
+    fs::write(&list, &kept).unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+    fs::write(bench.pve.config(106), "name: late\n").unwrap();
+    fs::write(&list, r#"{"version":2,"ids":{"106":{"node":"pve1","type":"qemu","version":2}}}"#).unwrap();
+    assert_eq!(bench.look(), ["loaded 106 late"]);
+    fs::write(&list, "not read").unwrap();
+    assert_eq!(bench.look(), [""; 0]);
+}
+
+/// Time this thread has spent on a processor.
+fn worked() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// What `work` costs each time, on the average of as many as the kernel's book-keeping needs.
+fn cost(times: u32, mut work: impl FnMut()) -> Duration {
+    let before = worked();
+    (0..times).for_each(|_| work());
+    (worked() - before) / times
+}
+
+#[test]
+fn two_thousand_vms_cost_a_poll_little() {
+    let vms = 100..2100;
+    let mut bench = Bench::counted();
+    let config = |vmid| crate::testing::sample_config(VmId::new(vmid).unwrap(), "<!--#user-data\n#cloud-config\n-->");
+    bench.pve.put_many(vms.clone().map(|vmid| (vmid, config(vmid)))).unwrap();
+    assert_eq!(bench.look().len(), vms.len());
+    let idle = cost(200, || assert!(bench.look().is_empty()));
+    // The list is read and told to be another, and nothing else.
+    let listed = cost(50, || {
+        bench.loader.listing.version = Some(0);
+        assert!(bench.look().is_empty());
+    });
+    eprintln!("2,000 VMs: a look at nothing new {idle:?}, with the list {listed:?}");
+    // A millisecond is the aim; a program that is not optimised may take its time.
+    assert!(idle < Duration::from_millis(if cfg!(debug_assertions) { 5 } else { 1 }), "{idle:?}");
+}
