@@ -62,20 +62,24 @@ fn every_pair_is_read_as_proxmox_reads_it() {
 
 #[test]
 fn every_prefix_and_every_changed_byte_is_read() {
-    for (vmid, path) in fixtures() {
-        let whole = fs::read(&path).unwrap();
-        for length in 0..=whole.len() {
-            serves(&holds(vmid, &whole[..length]));
+    std::thread::scope(|scope| {
+        for (vmid, path) in fixtures() {
+            scope.spawn(move || {
+                let whole = fs::read(&path).unwrap();
+                for length in 0..=whole.len() {
+                    serves(&holds(vmid, &whole[..length]));
+                }
+                let mut changed = whole.clone();
+                for at in 0..whole.len() {
+                    for byte in 0..=255 {
+                        changed[at] = byte;
+                        holds(vmid, &changed);
+                    }
+                    changed[at] = whole[at];
+                }
+            });
         }
-        let mut changed = whole.clone();
-        for at in 0..whole.len() {
-            for byte in [0, b'\n', b'#', b'%', b',', 0xff, whole[at] ^ 1] {
-                changed[at] = byte;
-                holds(vmid, &changed);
-            }
-            changed[at] = whole[at];
-        }
-    }
+    });
 }
 
 fn key() -> impl Strategy<Value = String> {

@@ -124,7 +124,7 @@ impl Tree {
 
     /// What `.version` counts. `None`: nobody counts, or it cannot be read now.
     pub(super) fn counts(&self) -> Option<Counts> {
-        self.status(".version").ok()
+        self.status(".version", |bytes| serde_json::from_slice(bytes).ok()).ok()
     }
 
     /// A file of the whole cluster.
@@ -143,6 +143,11 @@ impl Tree {
 
     /// The VMs by `.vmlist` alone.
     pub(super) fn counted(&self) -> Result<Listing, ReadError> {
+        self.status(".vmlist", |bytes| self.listing(bytes))
+    }
+
+    /// What the bytes of a `.vmlist` say.
+    fn listing(&self, bytes: &[u8]) -> Option<Listing> {
         #[derive(Deserialize)]
         struct VmList {
             // Always there, and so the proof that this is the list: one without guests has nothing else.
@@ -158,7 +163,7 @@ impl Tree {
             version: u64,
         }
 
-        let list: VmList = self.status(".vmlist")?;
+        let list: VmList = serde_json::from_slice(bytes).ok()?;
         let mut places = BTreeMap::new();
         let mut vms = BTreeMap::new();
         for (id, Guest { node, kind, version }) in list.ids {
@@ -166,7 +171,7 @@ impl Tree {
             let place = places.entry(node).or_insert_with_key(|node| self.place(node));
             vms.insert(vmid, Listed { place: Arc::clone(place), version: Some(version) });
         }
-        Ok(Listing { version: Some(list.version), vms })
+        Some(Listing { version: Some(list.version), vms })
     }
 
     /// The VMs by the files there are: below `nodes`, else in `qemu-server`. pmxcfs allows a VMID once in a cluster;
@@ -222,10 +227,10 @@ impl Tree {
         dirs
     }
 
-    fn status<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, ReadError> {
+    fn status<T>(&self, name: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Result<T, ReadError> {
         let path = self.dir.join(name);
         for _ in 0..STATUS_TRIES {
-            if let Ok(value) = serde_json::from_slice(&read(&path)?) {
+            if let Some(value) = parse(&read(&path)?) {
                 return Ok(value);
             }
         }
@@ -329,6 +334,35 @@ mod tests {
         fs::copy(format!("{FIXTURES}/vmlist.json"), pve.path().join(".vmlist")).unwrap();
         let listing = tree(&pve).list().unwrap();
         assert_eq!(said(&listing), ["counted 100 other Some(6)", "counted 105 pvetest Some(8)"]);
+    }
+
+    #[test]
+    fn every_prefix_and_every_changed_byte_of_a_status_file_is_read() {
+        let tree = Tree::new(PathBuf::from("/pve"), "pvetest");
+        let holds = |bytes: &[u8]| {
+            let _ = serde_json::from_slice::<Counts>(bytes);
+            // Whatever a list says, no file outside a node's directory is read for it.
+            for (vmid, listed) in tree.listing(bytes).map(|list| list.vms).unwrap_or_default() {
+                let owner = Path::new(&*listed.place.owner);
+                assert_eq!(owner.components().count(), 1, "{owner:?}");
+                assert_eq!(
+                    listed.path(vmid),
+                    Path::new("/pve/nodes").join(owner).join(format!("qemu-server/{vmid}.conf"))
+                );
+            }
+        };
+        for name in ["vmlist.json", "vmlist-empty.json", "version-cluster.json", "members-cluster.json"] {
+            let whole = fs::read(format!("{FIXTURES}/{name}")).unwrap();
+            (0..=whole.len()).for_each(|length| holds(&whole[..length]));
+            let mut changed = whole.clone();
+            for at in 0..whole.len() {
+                for byte in 0..=255 {
+                    changed[at] = byte;
+                    holds(&changed);
+                }
+                changed[at] = whole[at];
+            }
+        }
     }
 
     #[test]
