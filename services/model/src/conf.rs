@@ -205,6 +205,8 @@ impl Loader {
         if let Some(notes) = self.notes {
             self.vm.description = Some(notes.trim_end().to_owned());
         }
+        // The first NIC makes room for four, and most VMs have one.
+        self.vm.nets.shrink_to_fit();
         self.vm.notes = self.vm.description.as_deref().map(Notes::parse).unwrap_or_default();
         self.vm.pending_keys = self.pending_keys.into_iter().collect();
         self.vm.snapshots = self.snapshots.into_iter().collect();

@@ -337,6 +337,13 @@ mod tests {
     #[test]
     fn a_digest_reads_as_proxmox_writes_it() {
         assert_eq!(Digest::of(b"").to_string(), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
+        let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/qemu-conf");
+        for vmid in 1001..=1009 {
+            let config = std::fs::read(format!("{cases}/{vmid}.conf")).unwrap();
+            let expected = std::fs::read(format!("{cases}/{vmid}.json")).unwrap();
+            let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+            assert_eq!(Digest::of(&config).to_string(), expected["digest"], "{vmid}");
+        }
     }
 
     #[test]

@@ -79,6 +79,11 @@ fn descriptions_are_decoded_line_by_line() {
         ("description: \n", Some(" ")),
         ("description: \n#c\n", Some("c")),
         ("#a\n[PENDING]\n#b\n[snap]\n#c\n", Some("a")),
+        ("#a\r\n#b\r\n", Some("a\r\nb")),
+        ("name: w\n#a\nmemory: 1\n\n#b\n", Some("a\nb")),
+        ("##cloud-config\n# %c3%bc%3A\n", Some("#cloud-config\n ü:")),
+        ("#scsi1: local:1\nscsi0: local:0\n", Some("scsi1: local:1")),
+        ("#a --> b\n", Some("a --> b")),
     ] {
         assert_eq!(load(text).vm.description.as_deref(), expected, "{text:?}");
     }
