@@ -30,7 +30,7 @@ use governor::Quota;
 use governor::clock::Clock;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use pve_imds_model::fault::{Fault, RetryAfter};
+use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
 use tower::{Layer, Service};
 
 use crate::bounds::{REQUEST_BURST, REQUESTS_IN_FLIGHT, REQUESTS_PER_SECOND};
@@ -93,12 +93,12 @@ impl GuestLimits {
         let in_flight = &self.share.in_flight;
         in_flight
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < most).then_some(n + 1))
-            .map_err(|_| Fault::rate_limited(RetryAfter::DEFAULT))?;
+            .map_err(|_| refused(RetryAfter::DEFAULT))?;
         let place = Place { share: Arc::clone(&self.share) };
         let requests = &self.share.requests;
-        requests.check().map_err(|refused| {
-            Fault::rate_limited(RetryAfter::at_least(refused.wait_time_from(requests.clock().now())))
-        })?;
+        requests
+            .check()
+            .map_err(|refused| self::refused(RetryAfter::at_least(refused.wait_time_from(requests.clock().now()))))?;
         Ok(place)
     }
 }
@@ -113,6 +113,10 @@ impl fmt::Debug for GuestLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GuestLimits").field("in_flight", &self.share.in_flight).finish_non_exhaustive()
     }
+}
+
+fn refused(wait: RetryAfter) -> Fault {
+    Fault::unavailable(Outcome::RateLimited, wait)
 }
 
 /// A place among the requests in flight; given back when dropped, also by a panic or a connection that went away.
@@ -235,7 +239,7 @@ mod tests {
             ask(&limits).await.unwrap();
         }
         let fault = ask(&limits).await.unwrap_err();
-        assert_eq!(fault.status(), 429);
+        assert_eq!((fault.status(), fault.outcome()), (503, Outcome::RateLimited));
         assert_eq!(fault.retry_after().map(RetryAfter::seconds), Some(1));
 
         // One request's worth of time brings one request.
@@ -274,7 +278,7 @@ mod tests {
             LimitsLayer::new(limits.clone()).layer(service).call(Request::new(()))
         };
         let mut waiting: Vec<_> = (0..REQUESTS_IN_FLIGHT).map(|_| stuck()).collect();
-        assert_eq!(ask(&limits).await.unwrap_err().status(), 429);
+        assert_eq!(ask(&limits).await.unwrap_err().outcome(), Outcome::RateLimited);
         // The connection of one of them goes away.
         drop(waiting.pop());
         ask(&limits).await.unwrap();

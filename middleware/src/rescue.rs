@@ -188,7 +188,7 @@ impl FaultLog {
         let (tap, vmid) = (self.link.tap, self.link.tap.vmid.get());
         let (endpoint, outcome) = (endpoint.word(), fault.outcome().word());
         let causes = Causes(fault);
-        if fault.status() < 500 {
+        if fault.status() < 500 || fault.outcome() == Outcome::RateLimited {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request refused: {fault}{causes}");
         } else if self.has_been_told(fault) {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}");

@@ -173,7 +173,7 @@ async fn a_guest_beyond_its_share_is_told_to_wait_and_its_neighbour_is_not() {
         assert!(get(&greedy, "/nocloud/meta-data").await.starts_with("200"));
     }
     // Another connection of the same guest is a clone of the same stack.
-    assert_eq!(get(&greedy.clone(), "/nocloud/meta-data").await, "429 rate_limited 1 \"rate_limited\\n\"");
+    assert_eq!(get(&greedy.clone(), "/nocloud/meta-data").await, "503 rate_limited 1 \"rate_limited\\n\"");
     assert!(get(&neighbour, "/nocloud/meta-data").await.starts_with("200"));
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(get(&greedy, "/nocloud/meta-data").await.starts_with("200"));

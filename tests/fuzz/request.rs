@@ -112,8 +112,7 @@ fn judge(status: u16, body: &[u8]) {
         404 | 414 | 431 => body.is_empty(),
         405 => word(&[Outcome::MethodNotAllowed]),
         413 => word(&[Outcome::BodyTooLarge]),
-        429 => word(&[Outcome::RateLimited]),
-        503 => word(&[Outcome::Deadline]),
+        503 => word(&[Outcome::RateLimited, Outcome::Deadline]),
         // A 500 is a panic that was caught.
         _ => false,
     };

@@ -16,6 +16,9 @@ pub(crate) const SEND_BUFFER: usize = 64 << 10;
 /// What a guest may have in flight to us per connection; requests are smaller than this.
 pub(crate) const RECEIVE_BUFFER: usize = 16 << 10;
 
+/// How far packets may travel of a guest of whom nothing else is said: as far as anybody's.
+pub(crate) const HOPS: u8 = 64;
+
 /// All guests together: 256 MiB of buffers.
 pub(crate) const BUFFERS: usize = 256 << 20;
 

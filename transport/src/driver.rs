@@ -302,7 +302,12 @@ impl<W: Wire> Driver<W> {
                 }
             }
             Inbound::Ipv4(packet) => {
-                let arrival = guest.shared.lock().arrive(clock, packet, station, tag, &mut self.wire);
+                let hops = guest.serve.hops();
+                let arrival = {
+                    let mut stack = guest.shared.lock();
+                    stack.hops = hops;
+                    stack.arrive(clock, packet, station, tag, &mut self.wire)
+                };
                 self.kicked.push(slot);
                 match arrival {
                     Arrival::Absorbed => {}
@@ -325,7 +330,9 @@ impl<W: Wire> Driver<W> {
         guest.shared.unlist();
         let tag = Tag { epoch: self.epoch, vlan: None, generation: guest.seat.generation, slot: guest.seat.slot };
         let (departure, due) = {
+            let hops = guest.serve.hops();
             let mut stack = guest.shared.lock();
+            stack.hops = hops;
             let departure = stack.depart(clock, tag, &mut self.wire);
             stack.ended().for_each(metrics::ended);
             (departure, stack.due())

@@ -107,6 +107,24 @@ pub(crate) fn write_header(frame: &mut [u8], tag: Tag, station: Station, kind: K
     });
 }
 
+/// Writes the time to live of an IPv4 packet, and what that does to its header's checksum (RFC 1624).
+pub(crate) fn limit_hops(packet: &mut [u8], hops: u8) {
+    let Some(header) = packet.first_chunk_mut::<20>() else { return };
+    // A packet with none left would not even leave our own side.
+    let hops = hops.max(1);
+    let before = std::mem::replace(&mut header[8], hops);
+    if before == hops {
+        return;
+    }
+    let word = |high: u8| u32::from(u16::from_be_bytes([high, 0]));
+    let checksum = u16::from_be_bytes([header[10], header[11]]);
+    let sum = u32::from(!checksum) + (0xffff - word(before)) + word(hops);
+    // Three numbers of 16 bits: what is carried twice cannot be carried a third time.
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let [_, _, high, low] = (!((folded & 0xffff) + (folded >> 16))).to_be_bytes();
+    (header[10], header[11]) = (high, low);
+}
+
 /// What an answer carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
@@ -153,6 +171,32 @@ mod tests {
         packet[2..4].copy_from_slice(&total.to_be_bytes());
         packet[16..20].copy_from_slice(&destination);
         packet
+    }
+
+    #[test]
+    fn a_packet_with_other_hops_has_the_checksum_of_one_made_so() {
+        let checksum = |header: &[u8]| {
+            let sum: u32 = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+            let folded = (sum & 0xffff) + (sum >> 16);
+            !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
+        };
+        let made = |hops: u8, word: u16| {
+            let mut header = [0x45, 0, 0, 40, 0, 1, 0x40, 0, hops, 6, 0, 0, 169, 254, 169, 254, 169, 254, 1, 2];
+            header[4..6].copy_from_slice(&word.to_be_bytes());
+            let sum = checksum(&header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            header
+        };
+        for word in (0..=u16::MAX).step_by(251) {
+            for (from, to) in [(64, 1), (64, 63), (64, 64), (1, 64), (1, 255), (255, 1), (64, 65)] {
+                let mut header = made(from, word);
+                limit_hops(&mut header, to);
+                assert_eq!(header, made(to, word), "{from} {to} {word}");
+            }
+        }
+        let mut header = made(64, 7);
+        limit_hops(&mut header, 0);
+        assert_eq!(header, made(1, 7), "none left is none sent");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use pve_imds_bpf::Tag;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use crate::ether::{Kind, Station, write_header};
+use crate::ether::{Kind, Station, limit_hops, write_header};
 use crate::wire::{ETHERNET_HEADER, MTU, Wire};
 
 /// The wire as one connection sees it, for the time of one call.
@@ -17,6 +17,14 @@ pub(crate) struct Port<'a, W> {
     pub(crate) inbound: Option<&'a [u8]>,
     /// Where the answers go: to the station of the connection, or of the packet being answered.
     pub(crate) station: Station,
+    /// How many routers less one may pass an answer on.
+    pub(crate) hops: u8,
+}
+
+impl<W> Port<'_, W> {
+    fn slip(&mut self) -> Slip<'_, W> {
+        Slip { wire: self.wire, tag: self.tag, station: self.station, hops: self.hops }
+    }
 }
 
 impl<W: Wire> Device for Port<'_, W> {
@@ -31,14 +39,14 @@ impl<W: Wire> Device for Port<'_, W> {
 
     fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
         let packet = self.inbound.take()?;
-        Some((Packet(packet), Slip { wire: self.wire, tag: self.tag, station: self.station }))
+        Some((Packet(packet), self.slip()))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
         if self.wire.room() == 0 {
             return None;
         }
-        Some(Slip { wire: self.wire, tag: self.tag, station: self.station })
+        Some(self.slip())
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -66,11 +74,12 @@ pub(crate) struct Slip<'a, W> {
     wire: &'a mut W,
     tag: Tag,
     station: Station,
+    hops: u8,
 }
 
 impl<W: Wire> TxToken for Slip<'_, W> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        let Self { wire, tag, station } = self;
+        let Self { wire, tag, station, hops } = self;
         if wire.room() == 0 {
             // The immediate answer to a packet (a reset, a challenge) while the wire is full: the peer asks again.
             return f(&mut vec![0; length]);
@@ -78,6 +87,8 @@ impl<W: Wire> TxToken for Slip<'_, W> {
         wire.send(ETHERNET_HEADER + length, |frame| {
             let result = f(&mut frame[ETHERNET_HEADER..]);
             write_header(frame, tag, station, Kind::Ipv4);
+            // Here and not at the socket: resets come from none.
+            limit_hops(&mut frame[ETHERNET_HEADER..], hops);
             result
         })
     }

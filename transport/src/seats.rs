@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use pve_imds_bpf::{Generation, Slot};
 use tokio::sync::mpsc;
 
+use crate::bounds;
 use crate::stream::TapStream;
 
 /// The far end of one connection, as its frames claim it.
@@ -25,6 +26,11 @@ pub struct Peer {
 pub trait Serve: Send {
     /// A connection is ready.
     fn serve(&mut self, stream: TapStream, peer: Peer);
+
+    /// The time to live of this guest's packets. Asked whenever some arrive or leave, so it must cost nanoseconds.
+    fn hops(&mut self) -> u8 {
+        bounds::HOPS
+    }
 }
 
 /// Which guest, for one interface lifetime.

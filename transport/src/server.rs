@@ -31,12 +31,20 @@ use crate::stream::TapStream;
 pub struct Server<S> {
     service: S,
     drain: watch::Receiver<bool>,
+    hops: Option<Box<dyn FnMut() -> u8 + Send>>,
 }
 
 impl<S> Server<S> {
     /// `drain` turns true when connections shall finish; the sender learns that all are gone by `closed()`.
     pub fn new(service: S, drain: watch::Receiver<bool>) -> Self {
-        Self { service, drain }
+        Self { service, drain, hops: None }
+    }
+
+    /// Lets `hops` decide how far answers may travel (IP's time to live). See [`Serve::hops`].
+    #[must_use]
+    pub fn within(mut self, hops: impl FnMut() -> u8 + Send + 'static) -> Self {
+        self.hops = Some(Box::new(hops));
+        self
     }
 }
 
@@ -54,6 +62,10 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    fn hops(&mut self) -> u8 {
+        self.hops.as_mut().map_or(bounds::HOPS, |hops| hops())
+    }
+
     fn serve(&mut self, stream: TapStream, peer: Peer) {
         let service = Watched { service: self.service.clone(), peer, progress: stream.progress() };
         let mut drain = self.drain.clone();

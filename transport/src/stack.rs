@@ -93,6 +93,8 @@ pub(crate) struct Stack {
     nobody: SocketSet<'static>,
     pool: Arc<Pool>,
     now: Instant,
+    /// The time to live of every packet of ours from now on, whatever connection it belongs to.
+    pub(crate) hops: u8,
 }
 
 impl Stack {
@@ -120,6 +122,7 @@ impl Stack {
             nobody: SocketSet::new(Vec::new()),
             pool,
             now,
+            hops: bounds::HOPS,
         }
     }
 
@@ -154,7 +157,7 @@ impl Stack {
             }
             None => &mut self.nobody,
         };
-        let mut port = Port { wire: &mut *way.wire, tag, inbound: Some(packet), station };
+        let mut port = Port { wire: &mut *way.wire, tag, inbound: Some(packet), station, hops: self.hops };
         self.interface.poll_ingress_single(now, &mut port, sockets);
         match known {
             Some(ticket) => self.advance(ticket, &mut way),
@@ -350,7 +353,8 @@ impl Stack {
     /// Sends one segment of a connection. `false`: there was none, or no room.
     fn send<W: Wire>(&mut self, ticket: Ticket, way: &mut Way<'_, W>) -> bool {
         let Some(connection) = self.table.get_mut(ticket) else { return false };
-        let mut port = Port { wire: &mut *way.wire, tag: way.tag, inbound: None, station: connection.station };
+        let (station, hops) = (connection.station, self.hops);
+        let mut port = Port { wire: &mut *way.wire, tag: way.tag, inbound: None, station, hops };
         self.interface.poll_egress(self.now, &mut port, connection.solo.set()) == PollResult::SocketStateChanged
     }
 

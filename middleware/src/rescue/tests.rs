@@ -35,8 +35,11 @@ fn fault(outcome: Outcome) -> Option<Fault> {
         Outcome::BadRequest => Fault::bad_request(),
         Outcome::MethodNotAllowed => Fault::method_not_allowed("GET, HEAD"),
         Outcome::BodyTooLarge => Fault::body_too_large(),
-        Outcome::RateLimited => Fault::rate_limited(RetryAfter::at_least(std::time::Duration::from_millis(2_500))),
-        Outcome::Forwarded | Outcome::HostRefused => Fault::forbidden(outcome),
+        Outcome::RateLimited => {
+            Fault::unavailable(outcome, RetryAfter::at_least(std::time::Duration::from_millis(2_500)))
+        }
+        Outcome::VmExcluded | Outcome::PolicyInvalid => Fault::not_served(outcome),
+        Outcome::Forwarded | Outcome::HostRefused | Outcome::MacRefused => Fault::forbidden(outcome),
         Outcome::Panic => Fault::panic(),
         Outcome::VmUnknown => Fault::unavailable(outcome, RetryAfter::UNKNOWN_VM),
         _ => Fault::unavailable(outcome, RetryAfter::DEFAULT),
@@ -56,9 +59,12 @@ async fn every_fault_has_its_answer() {
             r##"200 connection=close "#!ipxe\nexit\n""##,
         ),
         (Outcome::VmUnknown, r#"503 retry-after=1 "vm_unknown\n""#, script),
+        (Outcome::VmExcluded, r#"404 """#, script),
+        (Outcome::PolicyInvalid, r#"404 """#, script),
+        (Outcome::MacRefused, r#"403 "mac_refused\n""#, r#"403 "mac_refused\n""#),
         (Outcome::NotesInvalid, r#"503 retry-after=2 "notes_invalid\n""#, script),
         (Outcome::SecretsDisabled, r#"503 retry-after=2 "secrets_disabled\n""#, script),
-        (Outcome::RateLimited, r#"429 retry-after=3 "rate_limited\n""#, script),
+        (Outcome::RateLimited, r#"503 retry-after=3 "rate_limited\n""#, script),
         (Outcome::Deadline, r#"503 retry-after=2 "deadline\n""#, script),
         (Outcome::Forwarded, r#"403 "forwarded\n""#, r#"403 "forwarded\n""#),
         (Outcome::HostRefused, r#"403 "host_refused\n""#, r#"403 "host_refused\n""#),
@@ -78,7 +84,8 @@ async fn no_outcome_makes_ipxe_wait_or_gives_a_body_without_its_word() {
         let Some(fault) = fault(outcome) else { continue };
         assert!(!line(&fault, Endpoint::Pxe).await.contains("retry-after"), "{outcome}");
         let plain = line(&fault, Endpoint::Other).await;
-        assert!(outcome == Outcome::NotFound || plain.ends_with(&format!("\"{outcome}\\n\"")), "{plain}");
+        let silent = fault.status() == 404;
+        assert!(silent || plain.ends_with(&format!("\"{outcome}\\n\"")), "{plain}");
         for endpoint in Endpoint::ALL.iter().copied() {
             assert_eq!(status(outcome, endpoint), answer(&fault, endpoint).status(), "{outcome} {endpoint:?}");
         }

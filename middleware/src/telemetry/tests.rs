@@ -73,7 +73,7 @@ async fn answer(path: &str) -> Response<ResponseBody> {
         "/slow" => tokio::time::sleep(Duration::from_millis(7)).await,
         "/endless" => drop(response.headers_mut().insert(CONTENT_LENGTH, 4.into())),
         "/refused" => {
-            *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+            *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
             response.extensions_mut().insert(Outcome::RateLimited);
         }
         "/nocloud/meta-data" => {
@@ -208,7 +208,7 @@ fn a_guest_that_is_limited_leaves_no_lines_but_is_counted() {
     };
     let told = record("info", ask);
     assert_eq!(told.log, "");
-    let series = "pve_imds_http_requests_total{endpoint=\"other\",code=\"429\",outcome=\"rate_limited\"}";
+    let series = "pve_imds_http_requests_total{endpoint=\"other\",code=\"503\",outcome=\"rate_limited\"}";
     assert_eq!(told.metric(series), Some("1000"));
     assert_eq!(record("debug", ask).log.lines().count(), 1000);
 }

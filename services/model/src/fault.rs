@@ -2,7 +2,7 @@
 //!
 //! Anyone in the stack may raise a [`Fault`]; `middleware/rescue` alone turns it into an answer. A fault carries one
 //! calm line for the guest and, apart from it, the reason for the operator's log. It is refused the means to become a
-//! success, and a 503 or 429 cannot be made without its `Retry-After`.
+//! success, and a 503 cannot be made without its `Retry-After`.
 
 use std::error::Error;
 use std::fmt;
@@ -51,8 +51,9 @@ outcomes! {
     NotesInvalid => "notes_invalid", 503;
     /// The Notes ask for secrets and this node renders none.
     SecretsDisabled => "secrets_disabled", 503;
-    /// The guest asks more often than its share.
-    RateLimited => "rate_limited", 429;
+    /// The guest asks more often than its share. No 429 (RFC 6585 §4), the word made for it: Ignition takes every 4xx but
+    /// 404 for the end of the boot, and cloud-init, curl and the SDKs wait on a 503 at least as well.
+    RateLimited => "rate_limited", 503;
     /// No answer was ready in time.
     Deadline => "deadline", 503;
     /// The request passed through a proxy.
@@ -101,7 +102,6 @@ enum Kind {
     NotFound,
     MethodNotAllowed(&'static str),
     PayloadTooLarge,
-    TooManyRequests(RetryAfter),
     Internal,
     Unavailable(RetryAfter),
 }
@@ -155,12 +155,6 @@ impl Fault {
         Self::new(Kind::PayloadTooLarge, Outcome::BodyTooLarge)
     }
 
-    /// 429.
-    #[must_use]
-    pub fn rate_limited(retry_after: RetryAfter) -> Self {
-        Self::new(Kind::TooManyRequests(retry_after), Outcome::RateLimited)
-    }
-
     /// 503: not now, ask again.
     #[must_use]
     pub fn unavailable(outcome: Outcome, retry_after: RetryAfter) -> Self {
@@ -189,7 +183,6 @@ impl Fault {
             Kind::NotFound => 404,
             Kind::MethodNotAllowed(_) => 405,
             Kind::PayloadTooLarge => 413,
-            Kind::TooManyRequests(_) => 429,
             Kind::Internal => 500,
             Kind::Unavailable(_) => 503,
         }
@@ -205,7 +198,7 @@ impl Fault {
     #[must_use]
     pub fn retry_after(&self) -> Option<RetryAfter> {
         match self.kind {
-            Kind::TooManyRequests(after) | Kind::Unavailable(after) => Some(after),
+            Kind::Unavailable(after) => Some(after),
             _ => None,
         }
     }
@@ -253,7 +246,8 @@ mod tests {
             (Fault::forbidden(Outcome::Forwarded), 403, None, "forwarded"),
             (Fault::method_not_allowed("GET, HEAD"), 405, None, "method_not_allowed"),
             (Fault::body_too_large(), 413, None, "body_too_large"),
-            (Fault::rate_limited(RetryAfter::DEFAULT), 429, Some(2), "rate_limited"),
+            (Fault::unavailable(Outcome::RateLimited, RetryAfter::DEFAULT), 503, Some(2), "rate_limited"),
+            (Fault::not_served(Outcome::VmExcluded), 404, None, ""),
             (Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM), 503, Some(1), "vm_unknown"),
             (Fault::panic(), 500, None, "panic"),
         ] {

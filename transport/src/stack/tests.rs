@@ -13,6 +13,7 @@ use crate::testing::{Raw, Spoken};
 use crate::wire::{Account, ETHERNET_HEADER};
 
 mod ending;
+mod hops;
 mod moving;
 mod replacing;
 mod sharing;

@@ -47,6 +47,8 @@ struct Port {
     mac: [u8; 6],
     ip: Ipv4Addr,
     inbound: VecDeque<Vec<u8>>,
+    /// The time to live of every packet that came.
+    hops: Vec<u8>,
     resolved: bool,
     asked: Option<Instant>,
 }
@@ -64,6 +66,12 @@ impl Nic {
 
     fn lock(&self) -> MutexGuard<'_, Guest> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time to live of every packet that came since this was last asked.
+    #[must_use]
+    pub fn hops(&self) -> Vec<u8> {
+        std::mem::take(&mut self.lock().port.hops)
     }
 
     /// Opens a connection to the metadata address.
@@ -132,7 +140,8 @@ impl Nic {
 
 impl Guest {
     fn new(switch: Switch, tag: Tag, mac: [u8; 6], ip: Ipv4Addr) -> Self {
-        let mut port = Port { switch, tag, mac, ip, inbound: VecDeque::new(), resolved: false, asked: None };
+        let mut port =
+            Port { switch, tag, mac, ip, inbound: VecDeque::new(), hops: Vec::new(), resolved: false, asked: None };
         let started = Instant::now();
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = u64::from_be_bytes([7, 7, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]]);
@@ -185,7 +194,10 @@ impl Port {
             assert_eq!(vlan, self.tag.vlan, "an answer comes where the question came from");
             match frame[12..14] {
                 [0x08, 0x06] => self.resolved |= frame[22..28] == METADATA_MAC,
-                _ => self.inbound.push_back(frame.split_off(ETHERNET_HEADER)),
+                _ => {
+                    self.hops.push(frame[ETHERNET_HEADER + 8]);
+                    self.inbound.push_back(frame.split_off(ETHERNET_HEADER));
+                }
             }
         }
     }
