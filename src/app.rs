@@ -1,9 +1,11 @@
 //! The daemon: built, run, drained.
 //!
 //! In comes a checked configuration; out comes service until a signal. [`daemon`] has its life, [`session`] the
-//! order in which it begins to serve, [`stack`] what happens to a request, [`guests`] who has a seat, [`guard`] the kernel
+//! order in which it begins to serve, [`stack`] what happens to a request, [`guests`] who has a seat, [`admission`] who
+//! has none, [`guard`] the kernel
 //! programs' thread.
 
+pub mod admission;
 pub mod claim;
 mod daemon;
 pub mod guard;

@@ -70,6 +70,9 @@ pub struct View {
     /// Print the status line and the headers too
     #[arg(short, long)]
     pub include: bool,
+    /// Say where each of the VM's answers comes from, instead of answering
+    #[arg(long, conflicts_with_all = ["path", "include"])]
+    pub sources: bool,
     /// Ask on this NIC [default: the VM's first]
     #[arg(long, value_name = "N")]
     pub nic: Option<u8>,

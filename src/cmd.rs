@@ -5,6 +5,7 @@ mod guard;
 mod inspect;
 mod rights;
 mod serve;
+mod sources;
 mod status;
 mod taps;
 mod view;

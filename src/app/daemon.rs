@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::admission::Admission;
 use super::claim::{Claim, Refused, Says};
 use super::guests::Accept;
 use super::health::Health;
@@ -41,6 +42,8 @@ pub(super) struct Daemon<R> {
     /// `None` while a new one is being tried for.
     session: Option<Session<R>>,
     health: watch::Sender<Health>,
+    /// Of the inventory.
+    changes: watch::Receiver<u64>,
     /// Ends with us.
     watcher: Watcher,
     /// Held for as long as we serve.
@@ -59,11 +62,14 @@ impl<R: Answers> Daemon<R> {
         passed(Step::LockTaken);
         let (inventory, watcher) = Inventory::open(super::inventory(checked)).context("cannot start the inventory")?;
         passed(Step::InventoryOpen);
+        let admission = Admission::new(inventory.clone(), checked.exclude.clone());
+        let changes = admission.changes();
         let links = Links::open().await.context("cannot list network interfaces")?;
         passed(Step::LinksListed);
         let mut base = Base {
             device_prefix: checked.device_prefix.clone(),
             accept: Accept { kinds: checked.accept_kinds.clone() },
+            admission,
             bucket: rules.bucket,
             router: router(checked, &inventory),
             node: Node::new(inventory, rules, checked.emulation),
@@ -74,7 +80,7 @@ impl<R: Answers> Daemon<R> {
         };
         let session = Session::open(&mut base).await?;
         let health = watch::Sender::new(Health::of(&session));
-        Ok(Self { base, session: Some(session), health, watcher, _claim: claim })
+        Ok(Self { base, session: Some(session), health, changes, watcher, _claim: claim })
     }
 
     /// Opens the node's side, if the configuration has one. Whoever waits for us to be ready finds it open, unless it
@@ -122,6 +128,10 @@ impl<R: Answers> Daemon<R> {
                     }
                     None => Some(Broken::Guard),
                 },
+                Ok(()) = self.changes.changed() => {
+                    session.review();
+                    None
+                }
                 end = &mut session.ring.ended => match end {
                     Ok(Err(error)) => Some(Broken::Socket(error)),
                     _ => Some(Broken::Ring),

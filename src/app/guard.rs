@@ -35,6 +35,8 @@ enum Job {
     Release(Interface, Seat),
     /// An interface that had no seat is gone; somebody else may have pinned something for it.
     Bury(Interface),
+    /// The interface is to have no guard, and has lost this seat; whoever pins something for it has it taken away again.
+    Open(Interface, Option<Seat>),
     /// Bring the counters' metrics up to date.
     Count(oneshot::Sender<()>),
     /// Look at everything now, and say what was wrong.
@@ -101,6 +103,11 @@ impl Guard {
     /// An interface without a seat vanished.
     pub fn bury(&self, interface: Interface) {
         self.give(Job::Bury(interface));
+    }
+
+    /// An interface is left out, and has lost this seat.
+    pub fn open(&self, interface: Interface, seat: Option<Seat>) {
+        self.give(Job::Open(interface, seat));
     }
 
     /// Waits until the kernel's counters are in the metrics. `false`: the worker is gone.
@@ -176,13 +183,19 @@ impl Worker {
             Job::Guard(interface, seat) => self.roster.seat(interface, seat),
             Job::Adopt(interface, seat) => self.roster.adopt(interface, seat),
             Job::Release(interface, seat) => {
-                if let Err(error) = self.attached.datapath.release(interface.index, seat.slot) {
-                    complain(&interface, &chain(&error));
-                }
+                self.release(&interface, seat);
                 self.roster.gone(interface, seat, Instant::now());
-                let _ = self.outbox.send(Report::Released(seat));
+            }
+            Job::Open(interface, seat) => {
+                if let Some(seat) = seat {
+                    self.release(&interface, seat);
+                }
+                self.roster.leave_open(interface);
+                // Its pins are taken away with everyone else's, by the next look.
+                self.watch.hurry();
             }
             Job::Bury(interface) => {
+                self.roster.close(interface.index);
                 if !self.roster.is_known(interface.index)
                     && let Err(error) = self.attached.pins.forget(interface.index)
                 {
@@ -198,6 +211,13 @@ impl Worker {
             }
             Job::End => {}
         }
+    }
+
+    fn release(&mut self, interface: &Interface, seat: Seat) {
+        if let Err(error) = self.attached.datapath.release(interface.index, seat.slot) {
+            complain(interface, &chain(&error));
+        }
+        let _ = self.outbox.send(Report::Released(seat));
     }
 
     fn work(&mut self, work: Work) {

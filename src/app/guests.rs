@@ -1,12 +1,14 @@
 //! From interfaces to guests: who appears gets a seat, a stack and a guard; who vanishes leaves them.
 //!
-//! In come link events and the guard's reports; out go seats to the ring and jobs to the guard. A seat is free again
+//! In come link events, changes of the inventory and the guard's reports; out go seats to the ring and what the guard has
+//! to do. An interface that the operator leaves out has no seat and no guard for as long as that holds. A seat is free again
 //! only when the kernel sends nobody there any more. Refused: names that are no VM's, and link kinds that the
 //! configuration does not accept (anyone with CAP_NET_ADMIN can give a device a tap's name).
 
 use std::collections::HashMap;
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
+use pve_imds_model::exclude::Rule;
 use pve_imds_model::request::Link;
 use pve_imds_model::tap::TapName;
 use pve_imds_transport::bpf::Slot;
@@ -14,6 +16,7 @@ use pve_imds_transport::{Guests as Seats, Interface, Seat, Server, Slots};
 use tokio::sync::watch;
 use tower::ServiceBuilder;
 
+use super::admission::Admission;
 use super::guard::Report;
 use super::stack::{Answers, Node, adopt, stack};
 use crate::config::Kinds;
@@ -37,11 +40,13 @@ impl Accept {
 #[derive(Debug)]
 pub struct Guests<R> {
     accept: Accept,
+    admission: Admission,
     node: Node,
     router: R,
     ring: Seats,
     slots: Slots,
     seated: HashMap<u32, Seated>,
+    left_out: HashMap<u32, LeftOut>,
     drain: watch::Sender<bool>,
 }
 
@@ -56,16 +61,33 @@ pub struct Seated {
     guarded: bool,
 }
 
+/// Someone whom the operator leaves out.
+#[derive(Debug)]
+struct LeftOut {
+    interface: Interface,
+    rule: Rule,
+}
+
+/// What an interface of a guest has to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Guard it and send its questions to this seat.
+    Seat(Seat),
+    /// Nothing; what was pinned for it goes. The seat that it had, if it had one.
+    LeftOut(Option<Seat>),
+}
+
 impl<R: Answers> Guests<R> {
     /// Nobody yet.
     #[must_use]
-    pub fn new(accept: Accept, node: Node, router: R, ring: Seats) -> Self {
+    pub fn new(accept: Accept, admission: Admission, node: Node, router: R, ring: Seats) -> Self {
+        let drain = watch::Sender::new(false);
         let slots = Slots::new(Slot::CAPACITY);
-        Self { accept, node, router, ring, slots, seated: HashMap::new(), drain: watch::Sender::new(false) }
+        Self { accept, admission, node, router, ring, slots, seated: HashMap::new(), left_out: HashMap::new(), drain }
     }
 
-    /// An interface appeared. If it is a guest's: its seat, for the guard. One that is known has the seat it had.
-    pub fn appeared(&mut self, interface: &Interface) -> Option<Seat> {
+    /// An interface appeared. If it is a guest's: its place, for the guard. One that is known has the seat it had.
+    pub fn appeared(&mut self, interface: &Interface) -> Option<Place> {
         let Some(tap) = self.accept.tap(interface) else {
             if let Some(tap) = TapName::parse(&interface.name) {
                 let (kind, accept_kinds) = (&interface.kind, self.accept.kinds.to_string());
@@ -73,6 +95,42 @@ impl<R: Answers> Guests<R> {
             }
             return None;
         };
+        match self.admission.rule(tap) {
+            Some(rule) => Some(self.leave_out(interface, tap, rule)),
+            None => self.seat(interface, tap).map(Place::Seat),
+        }
+    }
+
+    /// The inventory changed: those whose place is another one now.
+    pub fn review(&mut self) -> Vec<(Interface, Place)> {
+        if !self.admission.leaves_out() {
+            return Vec::new();
+        }
+        let seated = self.seated.values().map(|seated| (&seated.interface, None));
+        let left_out = self.left_out.values().map(|left_out| (&left_out.interface, Some(&left_out.rule)));
+        let moved = |(interface, before): (&Interface, Option<&Rule>)| {
+            let now = self.admission.rule(TapName::parse(&interface.name)?);
+            (now.as_ref() != before).then(|| interface.clone())
+        };
+        let mut moved: Vec<Interface> = seated.chain(left_out).filter_map(moved).collect();
+        moved.sort_unstable_by_key(|interface| interface.index);
+        moved.into_iter().filter_map(|interface| self.appeared(&interface).map(|place| (interface, place))).collect()
+    }
+
+    fn leave_out(&mut self, interface: &Interface, tap: TapName, rule: Rule) -> Place {
+        let seat = self.unseat(interface.index).map(|Seated { seat, .. }| seat);
+        let left_out = LeftOut { interface: interface.clone(), rule };
+        tracing::info!(tap = %interface.name, vmid = %tap.vmid, index = interface.index, rule = %left_out.rule,
+            "excluded: neither guarded nor served");
+        self.left_out.insert(interface.index, left_out);
+        self.show();
+        Place::LeftOut(seat)
+    }
+
+    fn seat(&mut self, interface: &Interface, tap: TapName) -> Option<Seat> {
+        if let Some(LeftOut { rule, .. }) = self.left_out.remove(&interface.index) {
+            tracing::info!(tap = %interface.name, vmid = %tap.vmid, %rule, "excluded no longer");
+        }
         if let Some(known) = self.seated.get(&interface.index).filter(|known| known.interface == *interface) {
             return Some(known.seat);
         }
@@ -83,7 +141,8 @@ impl<R: Answers> Guests<R> {
         };
         let link = Link { tap, index: interface.index };
         let service = ServiceBuilder::new().map_request(adopt).service(stack(&self.node, link, self.router.clone()));
-        self.ring.add(seat, Box::new(Server::new(service, self.drain.subscribe())));
+        let server = Server::new(service, self.drain.subscribe()).within(self.admission.hops(link));
+        self.ring.add(seat, Box::new(server));
         self.seated.insert(interface.index, Seated { interface: interface.clone(), seat, guarded: false });
         self.show();
         tracing::debug!(tap = %interface.name, index = interface.index, vmid = %tap.vmid, "interface appeared");
@@ -92,11 +151,18 @@ impl<R: Answers> Guests<R> {
 
     /// An interface vanished. If it was a guest's: the seat it had, for the guard.
     pub fn vanished(&mut self, interface: &Interface) -> Option<Seat> {
-        let Seated { seat, .. } = self.seated.remove(&interface.index)?;
-        self.ring.remove(seat);
+        self.left_out.remove(&interface.index);
+        let seated = self.unseat(interface.index);
         self.show();
+        let Seated { seat, .. } = seated?;
         tracing::info!(tap = %interface.name, vmid = vmid(interface), index = interface.index, "interface vanished");
         Some(seat)
+    }
+
+    fn unseat(&mut self, index: u32) -> Option<Seated> {
+        let seated = self.seated.remove(&index)?;
+        self.ring.remove(seated.seat);
+        Some(seated)
     }
 
     /// What the guard reports.
@@ -133,6 +199,11 @@ impl<R: Answers> Guests<R> {
         seated
     }
 
+    /// Everyone whom the operator leaves out.
+    pub fn left_out(&self) -> impl Iterator<Item = &Interface> {
+        self.left_out.values().map(|left_out| &left_out.interface)
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -151,9 +222,10 @@ impl<R: Answers> Guests<R> {
     }
 
     fn show(&self) {
-        // Exact up to 2^53 guests.
-        #[expect(clippy::cast_precision_loss, reason = "there are at most 4096")]
-        gauge!(GUESTS).set(self.seated.len() as f64);
+        for (name, count) in [(GUESTS, self.seated.len()), (EXCLUDED, self.left_out.len())] {
+            // No node has 2^32 interfaces.
+            gauge!(name).set(u32::try_from(count).unwrap_or(u32::MAX));
+        }
     }
 }
 
@@ -163,13 +235,16 @@ pub(super) fn vmid(interface: &Interface) -> Option<u32> {
 }
 
 const GUESTS: &str = "pve_imds_guests";
+const EXCLUDED: &str = "pve_imds_guests_excluded";
 const ATTACHMENTS: &str = "pve_imds_guard_attachments_total";
 
 /// Describes the metrics of this room. Call once after the recorder is installed.
 pub fn describe() {
     describe_gauge!(GUESTS, "Guest interfaces that have a place in the daemon: served as soon as they are guarded");
     describe_counter!(ATTACHMENTS, "Attempts to guard a guest's interface, by result; a failed one is tried again");
+    describe_gauge!(EXCLUDED, "Guest interfaces that the configuration leaves out");
     gauge!(GUESTS).set(0.0);
+    gauge!(EXCLUDED).set(0.0);
     // A series that begins with its first failure hides that failure from `increase()`.
     for result in ["guarded", "failed"] {
         counter!(ATTACHMENTS, "result" => result).absolute(0);

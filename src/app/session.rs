@@ -22,8 +22,9 @@ use pve_imds_transport::bpf::{AttachError, Bucket, Datapath, Epoch, Lock, Pins, 
 use pve_imds_transport::{Devices, Interface, LinkEvent, Links, Loss, Pair, Xsk};
 use tokio::sync::mpsc;
 
+use super::admission::Admission;
 use super::guard::{self, Guard, MENDS, Report};
-use super::guests::{Accept, Guests};
+use super::guests::{Accept, Guests, Place};
 use super::ring::Ring;
 use super::stack::{Answers, Node};
 use super::systemd;
@@ -36,6 +37,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) struct Base<R> {
     pub(super) device_prefix: String,
     pub(super) accept: Accept,
+    pub(super) admission: Admission,
     pub(super) bucket: Bucket,
     pub(super) node: Node,
     pub(super) router: R,
@@ -125,7 +127,13 @@ impl<R: Answers> Session<R> {
         passed(Step::SocketInMap);
 
         base.fresh = None;
-        let mut guests = Guests::new(base.accept.clone(), base.node.clone(), base.router.clone(), ring.guests.clone());
+        let mut guests = Guests::new(
+            base.accept.clone(),
+            base.admission.clone(),
+            base.node.clone(),
+            base.router.clone(),
+            ring.guests.clone(),
+        );
         let unguarded = seat_present(&mut guests, &mut datapath, &base.pins, base.links.present())?;
         passed(Step::GuestsSeated);
         or_discard(datapath.attach_return(&base.pins, &devices.a.name), &devices).await?;
@@ -144,6 +152,7 @@ impl<R: Answers> Session<R> {
                 false => guard.adopt(seated.interface.clone(), seated.seat),
             }
         }
+        guests.left_out().for_each(|interface| guard.open(interface.clone(), None));
         Ok(Self { guests, guard, reports, worker, ring, devices, epoch })
     }
 
@@ -151,9 +160,8 @@ impl<R: Answers> Session<R> {
     pub(super) async fn follow(&mut self, event: LinkEvent) -> Option<Broken> {
         match event {
             LinkEvent::Appeared(interface) => {
-                if let Some(seat) = self.guests.appeared(&interface) {
-                    self.guard.guard(interface, seat);
-                    systemd::guests(self.guests.count());
+                if let Some(place) = self.guests.appeared(&interface) {
+                    self.place(interface, place);
                 }
             }
             LinkEvent::Vanished(interface) if self.devices.include(interface.index) => {
@@ -177,6 +185,22 @@ impl<R: Answers> Session<R> {
             }
         }
         None
+    }
+
+    /// The inventory has changed: interfaces that are left out from now on lose seat and guard, those that are so no
+    /// longer get them.
+    pub(super) fn review(&mut self) {
+        for (interface, place) in self.guests.review() {
+            self.place(interface, place);
+        }
+    }
+
+    fn place(&self, interface: Interface, place: Place) {
+        match place {
+            Place::Seat(seat) => self.guard.guard(interface, seat),
+            Place::LeftOut(seat) => self.guard.open(interface, seat),
+        }
+        systemd::guests(self.guests.count());
     }
 
     /// Sees whether anything has become of our devices that no event tells.
@@ -272,7 +296,7 @@ fn seat_present<R: Answers>(
     let pinned = pins.census()?;
     let mut unguarded = HashSet::new();
     for interface in present {
-        let Some(seat) = guests.appeared(&interface) else { continue };
+        let Some(Place::Seat(seat)) = guests.appeared(&interface) else { continue };
         if !pinned.contains(&(Program::Steer, interface.index)) {
             unguarded.insert(interface.index);
             continue;

@@ -1,6 +1,7 @@
 //! `inspect`: a VM's configuration as it is understood.
 //!
-//! The JSON has the fields of the project's configuration fixtures. Warnings, with their lines, go to standard error.
+//! The JSON has the fields of the project's configuration fixtures, and what is ours below `imds`. Warnings, with their
+//! lines and columns, stand there and go to standard error.
 
 use std::fs::File;
 use std::io::{self, Read, Write, stderr, stdin, stdout};
@@ -9,10 +10,14 @@ use std::path::Path;
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::Digest;
 use pve_imds_model::conf;
+use pve_imds_model::site::Site;
+use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::VmId;
 use serde_json::{Value, json};
 
+use super::sources::{ours, site};
 use super::{inventory, no_such_vm, vmid, warnings};
+use crate::app::admission::Admission;
 use crate::cli::Inspect;
 use crate::config::{ConfigError, Loaded};
 
@@ -29,8 +34,18 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
+        let mut ours = ours(&record.vm, &site(&checked, &inventory));
+        ours["owner"] = json!(&*record.owner);
+        ours["pool"] = json!(record.pool);
+        ours["stale"] = json!(record.stale);
+        let admission = Admission::new(inventory, checked.exclude);
+        let rules = record.vm.nets.iter().map(|nic| {
+            let rule = admission.rule(TapName { vmid, nic: nic.index });
+            (format!("net{}", nic.index), json!(rule.map(|rule| rule.to_string())))
+        });
+        ours["excluded"] = Value::Object(rules.collect());
         let warnings = warnings(&record.path.display(), &record.warnings, &record.vm);
-        return print(serde_json::to_value(&*record.vm)?, &record.digest, &warnings);
+        return print(serde_json::to_value(&*record.vm)?, &record.digest, ours, &warnings);
     }
     let (read, name) = match what {
         "-" => (read(stdin()), "standard input"),
@@ -44,7 +59,8 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
     if number.is_none() {
         json["vmid"] = Value::Null;
     }
-    print(json, &Digest::of(&bytes), &warnings(&name, &parsed.warnings, &parsed.vm))
+    let ours = ours(&parsed.vm, &Site::default());
+    print(json, &Digest::of(&bytes), ours, &warnings(&name, &parsed.warnings, &parsed.vm))
 }
 
 fn read(from: impl Read) -> io::Result<Vec<u8>> {
@@ -71,7 +87,9 @@ fn unreadable(name: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-fn print(mut vm: Value, digest: &Digest, warnings: &[String]) -> anyhow::Result<()> {
+fn print(mut vm: Value, digest: &Digest, mut ours: Value, warnings: &[String]) -> anyhow::Result<()> {
+    ours["warnings"] = json!(warnings);
+    vm["imds"] = ours;
     vm["digest"] = json!(digest.to_string());
     vm["warnings"] = json!(warnings.len());
     for warning in warnings {

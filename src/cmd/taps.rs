@@ -2,46 +2,62 @@
 
 use std::io::{Write, stderr, stdout};
 use std::path::Path;
+use std::sync::Arc;
 
 use pve_imds_model::chain;
-use pve_imds_model::request::{Directory, Link};
+use pve_imds_model::exclude::Rule;
+use pve_imds_model::request::{Directory, Link, UnknownCaller};
+use pve_imds_model::site::Site;
+use pve_imds_model::sources::origins;
 use pve_imds_model::tap::TapName;
+use pve_imds_model::vm::Vm;
 use pve_imds_transport::Interface;
 use pve_imds_transport::bpf::{PinError, Pinned, Pins, Program, Stray};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::rights::Deed;
-use super::{interfaces, inventory};
+use super::{interfaces, inventory, sources};
+use crate::app::admission::Admission;
 use crate::app::claim::Holder;
 use crate::app::guests::Accept;
 use crate::cli::Taps;
 use crate::config::{Checked, Kinds};
+
+/// One interface of a guest.
+struct Row {
+    interface: Interface,
+    tap: TapName,
+    guard: Guard,
+    excluded: Option<Rule>,
+    vm: Result<Arc<Vm>, UnknownCaller>,
+    warnings: usize,
+}
 
 pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Result<()> {
     let pin_dir = holder.says().map_or(&checked.pin_dir, |says| &says.pin_dir);
     // A daemon of another version may know other words.
     let says = holder.says().and_then(|says| Kinds::read(says.accept_kinds.iter().map(String::as_str)).ok());
     let kinds = says.as_ref().unwrap_or(&checked.accept_kinds);
-    let interfaces = interfaces()?;
     let accept = Accept { kinds: kinds.clone() };
     let inventory = inventory(checked)?;
+    let admission = Admission::new(inventory.clone(), checked.exclude.clone());
+    let site = sources::site(checked, &inventory);
     if let Err(lacking) = Deed::Taps.allowed() {
         writeln!(stderr(), "guards that are pinned elsewhere are not seen: {lacking}")?;
     }
     let guards = guards(pin_dir);
     let mut left_alone = Vec::new();
     let mut rows = Vec::new();
-    for interface in &interfaces {
+    for interface in interfaces()? {
         let Some(tap) = TapName::parse(&interface.name) else { continue };
-        if accept.tap(interface).is_none() {
+        if accept.tap(&interface).is_none() {
             left_alone.push(interface);
             continue;
         }
-        let (name, problem) = match inventory.find(Link { tap, index: interface.index }) {
-            Ok(vm) => (vm.hostname(), None),
-            Err(unknown) => (String::new(), Some(unknown.to_string())),
-        };
-        rows.push((interface, tap, name, Guard::of(interface.index, &guards), problem));
+        let vm = inventory.find(Link { tap, index: interface.index });
+        let warnings = inventory.vm(tap.vmid).map_or(0, |record| record.warnings.len() + record.vm.notes.remarks.len());
+        let guard = Guard::of(interface.index, &guards);
+        rows.push(Row { interface, tap, guard, excluded: admission.rule(tap), vm, warnings });
     }
     if let Err(error) = &guards {
         writeln!(stderr(), "whether they are guarded is unknown: {}", chain(error))?;
@@ -51,26 +67,20 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
     }
     let mut out = stdout().lock();
     if taps.json {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|(interface, tap, name, guard, problem)| {
-                json!({"interface": interface.name, "index": interface.index, "kind": interface.kind, "vmid": tap.vmid,
-                       "nic": tap.nic, "name": name, "guard": guard.word(), "missing": guard.missing().map(Program::word),
-                       "problem": problem})
-            })
-            .collect();
+        let rows: Vec<_> = rows.iter().map(|row| row.json(&site)).collect();
         writeln!(out, "{:#}", json!(rows))?;
         return Ok(());
     }
-    writeln!(out, "{:<16} {:>6} {:>10} {:>4} {:<24} VM", "INTERFACE", "INDEX", "VMID", "NIC", "GUARD")?;
-    for (interface, tap, name, guard, problem) in rows {
-        let vm = problem.map_or(name, |problem| format!("({problem})"));
-        let guard = match guard.missing() {
-            Some(program) => format!("{} (no {program})", guard.word()),
-            None => guard.word().to_owned(),
-        };
-        let (index, vmid, nic) = (interface.index, tap.vmid.get(), tap.nic);
-        writeln!(out, "{:<16} {index:>6} {vmid:>10} {nic:>4} {guard:<24} {vm}", interface.name)?;
+    writeln!(
+        out,
+        "{:<16} {:>6} {:>10} {:>4} {:<24} {:<9} {:<9} VM",
+        "INTERFACE", "INDEX", "VMID", "NIC", "GUARD", "USER-DATA", "NETWORK"
+    )?;
+    for row in rows {
+        let (name, index, vmid, nic) = (&row.interface.name, row.interface.index, row.tap.vmid.get(), row.tap.nic);
+        let (user_data, network) = row.sources(&site);
+        let (guard, vm) = (row.guard(), row.vm());
+        writeln!(out, "{name:<16} {index:>6} {vmid:>10} {nic:>4} {guard:<24} {user_data:<9} {network:<9} {vm}")?;
     }
     Ok(())
 }
@@ -82,6 +92,67 @@ fn guards(dir: &Path) -> Guards {
     let pins = Pins::open(dir)?;
     // Not everyone may look for those; who may not has been told.
     Ok((pins.list()?, pins.strays().unwrap_or_default()))
+}
+
+impl Row {
+    fn json(&self, site: &Site) -> Value {
+        let mut json = json!({
+            "interface": self.interface.name, "index": self.interface.index, "kind": self.interface.kind,
+            "vmid": self.tap.vmid, "nic": self.tap.nic,
+            "name": self.vm.as_ref().map(|vm| vm.hostname()).unwrap_or_default(),
+            "guard": self.word(), "missing": self.guard.missing().map(Program::word),
+            "excluded": self.excluded.as_ref().map(ToString::to_string),
+            "problem": self.vm.as_ref().err().map(ToString::to_string), "warnings": self.warnings,
+        });
+        json["imds"] = self.vm.as_ref().map_or(Value::Null, |vm| sources::ours(vm, site));
+        json
+    }
+
+    /// That an excluded interface is open is no fault, and so it is not called that.
+    fn word(&self) -> &'static str {
+        match (self.guard, &self.excluded) {
+            (Guard::Open, Some(_)) => "excluded",
+            (guard, _) => guard.word(),
+        }
+    }
+
+    fn guard(&self) -> String {
+        match (self.guard, &self.excluded) {
+            (Guard::Open, Some(rule)) => format!("excluded ({rule})"),
+            // Until a daemon opens it.
+            (guard, Some(rule)) => format!("{}, excluded ({rule})", guard.word()),
+            (guard, None) => match guard.missing() {
+                Some(program) => format!("{} (no {program})", guard.word()),
+                None => guard.word().to_owned(),
+            },
+        }
+    }
+
+    fn sources(&self, site: &Site) -> (&'static str, &'static str) {
+        self.vm.as_ref().map_or(("-", "-"), |vm| {
+            let [user_data, _, network, _] = origins(vm, site);
+            (user_data.source.word(), network.source.word())
+        })
+    }
+
+    fn vm(&self) -> String {
+        let vm = match &self.vm {
+            Err(unknown) => return format!("({unknown})"),
+            Ok(vm) => vm,
+        };
+        let policy = match &vm.notes.policy {
+            Some(Err(_)) => Some("its policy cannot be read: not served".to_owned()),
+            Some(Ok(policy)) if !policy.enabled => Some("its policy: not served".to_owned()),
+            Some(Ok(_)) | None => None,
+        };
+        let warnings = match self.warnings {
+            0 => None,
+            1 => Some("1 warning".to_owned()),
+            count => Some(format!("{count} warnings")),
+        };
+        let remarks: Vec<String> = policy.into_iter().chain(warnings).collect();
+        if remarks.is_empty() { vm.hostname() } else { format!("{} ({})", vm.hostname(), remarks.join("; ")) }
+    }
 }
 
 /// What stands between an interface and whoever speaks as the metadata address.

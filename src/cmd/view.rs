@@ -13,8 +13,9 @@ use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::Nic;
 use tower::ServiceExt;
 
-use super::{Usage, inventory, no_such_vm, vmid, warnings};
+use super::{Usage, inventory, no_such_vm, sources, vmid, warnings};
 use crate::app;
+use crate::app::admission::Admission;
 use crate::app::stack::{Node, stack};
 use crate::cli::View;
 use crate::config::Checked;
@@ -45,6 +46,16 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
             None => bail!("VM {vmid} has no network interface ({file}); {mend}"),
         }
     };
+    let rule = Admission::new(inventory.clone(), checked.exclude.clone()).rule(TapName { vmid, nic });
+    if view.sources {
+        return sources::print(&record, &sources::site(checked, &inventory), rule.as_ref());
+    }
+    if let Some(rule) = rule {
+        writeln!(
+            stderr(),
+            "warning: guests.exclude leaves net{nic} out ({rule}): this is what it would get otherwise"
+        )?;
+    }
     // There is no interface, so none of this kernel's indexes is right.
     let link = Link { tap: TapName { vmid, nic }, index: 0 };
     let unknown = inventory.find(link).err();

@@ -3,17 +3,21 @@
 //! Everything past start-up takes a [`Checked`], so that "an address", "a prefix that fits an interface's name" and
 //! "nothing that this version cannot do" are types and not habits.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pve_imds_datasources::backends::pve as backend;
 use pve_imds_model::chain;
+use pve_imds_model::exclude::{Bridge, Exclude, Tag};
+use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
+use pve_imds_model::vm::VmId;
 use pve_imds_observability::{Format, LEVELS, LevelError, check_endpoint, check_level};
 
 use super::ConfigError;
 use super::layers::Layers;
-use super::schema::Config;
+use super::schema::{self, Config};
 use super::words::{Kinds, choose, nearest, suggestion};
 
 /// A configuration that can be run.
@@ -31,6 +35,8 @@ pub struct Checked {
     pub log_format: Format,
     /// Where metrics and health are asked for.
     pub management: Option<SocketAddr>,
+    /// Guests that are neither guarded nor served.
+    pub exclude: Exclude,
     /// Names guests may ask for besides ours.
     pub allowed_hosts: Vec<String>,
     /// Where links are pinned.
@@ -73,6 +79,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
     unavailable(config, &mut wrong);
     let emulation = word("emulate", &config.emulate, EMULATIONS, &mut wrong);
     let log_format = word("log.format", &config.log.format, FORMATS, &mut wrong);
+    let exclude = exclude(&config.guests.exclude, &mut wrong);
     let management = management(layers, config, &mut wrong);
     if config.pve_dir.is_empty() {
         wrong.push("pve_dir must name a directory".into());
@@ -133,6 +140,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         log_level: config.log_level.clone(),
         log_format,
         management,
+        exclude,
         allowed_hosts: config.http.allowed_hosts.clone(),
         pin_dir,
         device_prefix: prefix.clone(),
@@ -209,17 +217,38 @@ fn management(layers: &Layers, config: &Config, wrong: &mut Vec<String>) -> Opti
     }
 }
 
+/// Who is left out. What Proxmox would not take for a name can match nobody: whoever wrote it meant something else.
+fn exclude(written: &schema::Exclude, wrong: &mut Vec<String>) -> Exclude {
+    fn each<T: Ord, W: std::fmt::Debug>(
+        key: &str,
+        what: &str,
+        written: &[W],
+        parse: impl Fn(&W) -> Option<T>,
+        wrong: &mut Vec<String>,
+    ) -> BTreeSet<T> {
+        let mut read = BTreeSet::new();
+        for item in written {
+            match parse(item) {
+                Some(item) => _ = read.insert(item),
+                None => wrong.push(format!("guests.exclude.{key}: {item:?} is no {what}")),
+            }
+        }
+        read
+    }
+    Exclude {
+        vmids: each("vmids", "VMID; those are 100 to 999999999", &written.vmids, |it| VmId::new(*it), wrong),
+        pools: each("pools", "pool's path (lab, lab/a)", &written.pools, |it| PoolId::parse(it), wrong),
+        tags: each("tags", "tag", &written.tags, |it| Tag::parse(it), wrong),
+        bridges: each("bridges", "interface's name", &written.bridges, |it| Bridge::parse(it), wrong),
+    }
+}
+
 /// Options whose part of the product is not in this version. Accepting them in silence would be a promise.
 fn unavailable(config: &Config, wrong: &mut Vec<String>) {
-    let exclude = &config.guests.exclude;
     let asked = [
         ("secrets.enabled", config.secrets.enabled),
         ("pxe.enabled", config.pxe.enabled),
         ("jwks.listen", !config.jwks.listen.is_empty()),
-        ("guests.exclude.vmids", !exclude.vmids.is_empty()),
-        ("guests.exclude.pools", !exclude.pools.is_empty()),
-        ("guests.exclude.tags", !exclude.tags.is_empty()),
-        ("guests.exclude.bridges", !exclude.bridges.is_empty()),
     ];
     for (key, _) in asked.into_iter().filter(|(_, asked)| *asked) {
         wrong.push(format!("{key} is set, but this version has no such function yet; leave it out"));
@@ -276,8 +305,10 @@ mod tests {
             ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),
-            ("guests: {exclude: {vmids: [100]}}", "guests.exclude.vmids"),
-            ("guests: {exclude: {tags: [a]}}", "guests.exclude.tags"),
+            ("guests: {exclude: {vmids: [100, 99]}}", "guests.exclude.vmids: 99 is no VMID"),
+            ("guests: {exclude: {pools: [lab, lab//a]}}", "guests.exclude.pools: \"lab//a\""),
+            ("guests: {exclude: {tags: [lab, -a]}}", "guests.exclude.tags: \"-a\""),
+            ("guests: {exclude: {bridges: [vmbr0, sixteen--letters]}}", "guests.exclude.bridges: \"sixteen--letters\""),
         ] {
             let wrong = checked(file).unwrap_err();
             assert!(wrong.len() == 1 && wrong[0].starts_with(key), "{file}: {wrong:?}");
@@ -330,6 +361,15 @@ mod tests {
     #[test]
     fn everything_wrong_is_reported_at_once() {
         assert_eq!(checked("emulate: x\npve_dir: ''\nlog: {format: x}").unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn whoever_is_left_out_is_named_in_proxmoxs_words() {
+        let file = "guests: {exclude: {vmids: [106, 106], pools: [lab/a], tags: [lab], bridges: [vmbr0]}}";
+        let exclude = checked(file).unwrap().exclude;
+        let counts = (exclude.vmids.len(), exclude.pools.len(), exclude.tags.len(), exclude.bridges.len());
+        assert_eq!(counts, (1, 1, 1, 1));
+        assert!(checked("").unwrap().exclude.is_empty());
     }
 
     #[test]

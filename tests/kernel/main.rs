@@ -21,6 +21,7 @@ mod guard;
 mod kills;
 mod links;
 mod pins;
+mod policy;
 mod pve;
 mod qdisc;
 mod rebuild;

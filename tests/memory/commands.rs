@@ -143,7 +143,7 @@ fn inspect_understands_what_proxmox_does() {
         let mut got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let expected = std::fs::read(folder.join(format!("{number}.json"))).unwrap();
         let mut expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
-        for (value, informative) in [(&mut got, &["warnings"][..]), (&mut expected, &["warnings", "title"])] {
+        for (value, informative) in [(&mut got, &["warnings", "imds"][..]), (&mut expected, &["warnings", "title"])] {
             informative.iter().for_each(|name| drop(value.as_object_mut().unwrap().remove(*name)));
         }
         assert_eq!(got, expected, "{number}");
@@ -205,12 +205,14 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
     let file = |vmid| tree.config(vmid).display().to_string();
     let (broken, blank, odd) = (file(100), file(101), file(102));
     let lines = [
-        format!("warning: {broken}: line 2: not a line of a configuration\n"),
-        format!("warning: {broken}: line 3: `net0`: the value of field `macaddr` is not valid\n"),
-        format!("warning: {broken}: Notes, line 1: user-data: the block is not closed; end it with a line that holds"),
+        format!("warning: {broken}: line 2, column 1: not a line of a configuration\n"),
+        format!("warning: {broken}: line 3, column 7: `net0`: the value of field `macaddr` is not valid\n"),
+        format!(
+            "warning: {broken}: Notes, line 1, column 1: user-data: the block is not closed; end it with a line that holds"
+        ),
     ];
     let nic = format!(
-        "no network interface that can be read ({broken}: line 3: `net0`: the value of field `macaddr` is not valid); give it one: qm set 100 --net0"
+        "no network interface that can be read ({broken}: line 3, column 7: `net0`: the value of field `macaddr` is not valid); give it one: qm set 100 --net0"
     );
     let unread = format!("its configuration cannot be read: {odd} is not a regular file");
     for (arguments, status, said) in [
@@ -227,6 +229,53 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
         for part in said {
             assert!(err(&output).contains(part.as_str()), "{arguments:?}: {part} in {}", err(&output));
         }
+    }
+}
+
+#[test]
+fn where_an_answer_comes_from_is_said_and_never_to_a_guest() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let nic = "net0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+    let notes = "#<!--#imds\n#hop_limit%3A 1\n#-->\n#<!--#network-config\n#version%3A 3\n#-->\n";
+    tree.put(100, &format!("{notes}ciuser: ops\ncores: many\n{nic}")).unwrap();
+    tree.put(101, &format!("tags: lab\n{nic}")).unwrap();
+    let base = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    let config = format!("{base}guests: {{exclude: {{tags: [lab]}}}}\n");
+
+    let output = product(&config, &["view", "100", "--sources"], &[]);
+    let said = out(&output);
+    let lines: Vec<String> = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        lines,
+        [
+            "ANSWER FROM DETAIL",
+            "user-data options",
+            "vendor-data empty",
+            "network-config default the block is broken: line 4, column 1: not a network configuration: the version is \
+             neither 1 nor 2",
+            "imds block hop_limit: 1",
+            "guests.exclude node not excluded",
+        ],
+    );
+    for warning in [": line 8, column 8: ", ": Notes, line 4, column 1: network-config: "] {
+        assert!(err(&output).contains(warning), "{warning}: {}", err(&output));
+    }
+    let output = product(&config, &["inspect", "100"], &[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ours = &json["imds"];
+    assert_eq!(ours["sources"]["user-data"], "options");
+    assert_eq!((&ours["policy"]["hop_limit"], &ours["policy"]["mac"]), (&1.into(), &"any".into()));
+    assert_eq!((&ours["excluded"]["net0"], &ours["owner"]), (&serde_json::Value::Null, &"pve1".into()));
+    assert_eq!(ours["warnings"].as_array().map(Vec::len), Some(2), "{ours}");
+
+    let output = product(&config, &["view", "101"], &[]);
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(0), ""));
+    assert!(err(&output).contains("leaves net0 out (tag lab)"), "{}", err(&output));
+    let output = product(&config, &["view", "101", "--sources"], &[]);
+    assert!(out(&output).contains("excluded (tag lab): neither guarded nor served"), "{}", out(&output));
+    let output = product(&base, &["view", "100", "--include"], &[]);
+    for word in ["options", "hop_limit", "broken"] {
+        assert!(!out(&output).contains(word), "the guest does not hear of it: {}", out(&output));
     }
 }
 

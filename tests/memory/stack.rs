@@ -2,16 +2,20 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
+use pve_imds::app::admission::Admission;
 use pve_imds::app::stack::{Node, Rules, adopt, stack};
+use pve_imds_datasources::backends::pve::Inventory;
+use pve_imds_datasources::backends::testing::PveTree;
 use pve_imds_datasources::{Router, Settings};
 use pve_imds_model::conf;
+use pve_imds_model::exclude::Exclude;
 use pve_imds_model::request::{Directory, Emulation, Link, UnknownCaller};
 use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::{Vm, VmId};
@@ -173,4 +177,122 @@ async fn a_guest_that_asks_too_often_waits_and_its_neighbour_does_not() {
     }
     assert!(refused > 0, "a guest's share is bounded");
     boot(&modest).await;
+}
+
+/// One VM that has this policy at the moment.
+struct OnePolicy(Mutex<&'static str>);
+
+impl Directory for OnePolicy {
+    fn find(&self, link: Link) -> Result<Arc<Vm>, UnknownCaller> {
+        let policy = *self.0.lock().unwrap();
+        let config = format!("#<!--#imds\n#{policy}\n#-->\nnet0: virtio=BC:24:11:00:00:00,bridge=vmbr0\n");
+        Ok(Arc::new(conf::parse(link.tap.vmid, config.as_bytes()).vm))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_holds_for_connections_that_are_open_already() {
+    let world = World::new(Impairment::default());
+    let directory = Arc::new(OnePolicy(Mutex::new("")));
+    let node = Node::new(directory.clone(), Rules::default(), Emulation::default());
+    // The first has the address of the VM's NIC, the second is a container in it.
+    let (own, other) = (plug(&world, &node, 0, 1001), plug(&world, &node, 1, 1001));
+    let (mut own, mut other) = (client(&own).await, client(&other).await);
+    let refused = ((403, "mac_refused\n"), (403, "mac_refused\n"));
+    let (served, exits) = ((200, "meta-data\nuser-data\nvendor-data\nnetwork-config\n"), (200, "#!ipxe\nexit\n"));
+    let gone = ((404, ""), exits);
+    for (policy, to_own, to_other) in [
+        ("", (served, exits), (served, exits)),
+        ("mac%3A own", (served, exits), refused),
+        ("mac%3A any", (served, exits), (served, exits)),
+        ("enabled%3A false", gone, gone),
+        ("enabled%3A perhaps", gone, gone),
+        ("enabled%3A true", (served, exits), (served, exits)),
+    ] {
+        *directory.0.lock().unwrap() = policy;
+        for (client, expected) in [(&mut own, to_own), (&mut other, to_other)] {
+            for (path, (status, body)) in [("/nocloud/", expected.0), ("/pxe", expected.1)] {
+                let answer = ask(client, Method::GET, path).await;
+                let known_to_ipxe = path == "/pxe" && status == 403;
+                // Nothing is served to iPXE yet that a policy could keep from it.
+                let (status, body) = if known_to_ipxe { exits } else { (status, body) };
+                assert_eq!((answer.status, &answer.body[..]), (status, body.as_bytes()), "{policy:?} {path}");
+                assert_eq!(answer.retry_after, None, "{policy:?} {path}");
+            }
+        }
+    }
+}
+
+/// Answers with what the VM is shown.
+async fn shown(
+    request: Request<pve_imds_middleware::RequestBody>,
+) -> Result<http::Response<pve_imds_middleware::ResponseBody>, pve_imds_model::fault::Fault> {
+    let shown = request.extensions().get::<Emulation>().map_or("none", |emulation| emulation.word());
+    Ok(http::Response::new(pve_imds_middleware::full(shown)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_is_shown_what_its_policy_says_and_else_what_the_node_shows() {
+    let world = World::new(Impairment::default());
+    let directory = Arc::new(OnePolicy(Mutex::new("")));
+    let node = Node::new(directory.clone(), Rules::default(), Emulation::Openstack);
+    let link = Link { tap: TapName::parse("tap1001i0").unwrap(), index: 1 };
+    let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, tower::service_fn(shown)));
+    world.guests.add(seat(0, 0), Box::new(Server::new(service, world.drain.subscribe())));
+    let nic = world.switch.plug(seat(0, 0), mac(0), Ipv4Addr::new(169, 254, 1, 2), None);
+    let mut client = client(&nic).await;
+    for (policy, expected) in [
+        ("", "openstack"),
+        ("emulate%3A ec2", "ec2"),
+        ("emulate%3A auto", "auto"),
+        ("ec2_tokens%3A required", "ec2"),
+        ("hop_limit%3A 2", "openstack"),
+    ] {
+        *directory.0.lock().unwrap() = policy;
+        assert_eq!(ask(&mut client, Method::GET, "/").await.body, expected, "{policy}");
+    }
+}
+
+/// Over the real inventory: what its tree says is what packets do.
+#[tokio::test]
+async fn answers_travel_as_far_as_the_notes_say_now() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let config = |policy: &str| format!("#<!--#imds\n#{policy}\n#-->\nnet0: virtio=BC:24:11:00:00:00,bridge=vmbr0\n");
+    tree.put(1001, &config("")).unwrap();
+    let (inventory, _watcher) = Inventory::open(tree.settings()).unwrap();
+    let admission = Admission::new(inventory.clone(), Exclude::default());
+    let node = Node::new(inventory.clone(), Rules::default(), Emulation::default());
+    let world = World::new(Impairment::default());
+    let link = Link { tap: TapName::parse("tap1001i0").unwrap(), index: 1 };
+    let router = Router::new(Settings::default());
+    let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, router));
+    let server = Server::new(service, world.drain.subscribe()).within(admission.hops(link));
+    world.guests.add(seat(0, 0), Box::new(server));
+    let nic = world.switch.plug(seat(0, 0), mac(0), Ipv4Addr::new(169, 254, 1, 2), None);
+    let mut client = client(&nic).await;
+    let mut changes = admission.changes();
+    for (policy, hops, status) in [
+        ("", 64, 200),
+        ("hop_limit%3A 1", 1, 200),
+        ("hop_limit%3A 17", 17, 200),
+        // Nobody knows what it would have said.
+        ("hop_limit%3A 65", 1, 404),
+        ("enabled%3A true", 64, 200),
+    ] {
+        let config = config(policy);
+        if inventory.vm(link.tap.vmid).is_none_or(|record| record.digest.to_string() != digest(&config)) {
+            tree.put(1001, &config).unwrap();
+            while inventory.vm(link.tap.vmid).is_none_or(|record| record.digest.to_string() != digest(&config)) {
+                changes.changed().await.unwrap();
+            }
+        }
+        drop(nic.hops());
+        assert_eq!(ask(&mut client, Method::GET, "/nocloud/meta-data").await.status, status, "{policy}");
+        let travelled = nic.hops();
+        assert!(!travelled.is_empty() && travelled.iter().all(|it| *it == hops), "{policy}: {travelled:?}");
+    }
+}
+
+fn digest(config: &str) -> String {
+    pve_imds_datasources::backends::pve::Digest::of(config.as_bytes()).to_string()
 }

@@ -66,6 +66,8 @@ pub(super) struct Roster {
     /// By place, the front being the greatest.
     line: BTreeMap<i64, u32>,
     due: BTreeSet<(Instant, u32)>,
+    /// Those that are to have no guard.
+    open: HashMap<u32, Interface>,
     front: i64,
     back: i64,
 }
@@ -112,8 +114,25 @@ impl Roster {
         }
     }
 
+    /// The interface is to have no guard from now on.
+    pub(super) fn leave_open(&mut self, interface: Interface) {
+        self.lift(interface.index);
+        self.tenants.remove(&interface.index);
+        self.open.insert(interface.index, interface);
+    }
+
+    /// Nothing is known any more of the interface at this index that was to have no guard.
+    pub(super) fn close(&mut self, index: u32) {
+        self.open.remove(&index);
+    }
+
+    /// Whether this is the index of an interface that is to have no guard. Asks the kernel: it may be another's by now.
+    pub(super) fn is_left_open(&self, index: u32) -> bool {
+        self.open.get(&index).is_some_and(Interface::is_there)
+    }
+
     /// Those who have been refused their guard for longer than any birth takes, and why, the oldest interface first.
-    pub(super) fn open(&self, now: Instant) -> Vec<(Interface, String)> {
+    pub(super) fn stuck(&self, now: Instant) -> Vec<(Interface, String)> {
         let stuck = |trouble: &&Trouble| now.saturating_duration_since(trouble.since) > STUCK;
         let lives = |tenant: &&Tenant| !matches!(tenant.standing, Standing::Gone(_) | Standing::InBurial);
         let open = self.tenants.values().filter(lives).filter_map(|tenant| {
@@ -176,6 +195,7 @@ impl Roster {
     fn put(&mut self, tenant: Tenant) {
         let (index, standing) = (tenant.interface.index, tenant.standing);
         self.lift(index);
+        self.open.remove(&index);
         self.tenants.insert(index, Tenant { standing: Standing::InWork, ..tenant });
         self.stand(index, standing);
     }
@@ -250,11 +270,30 @@ mod tests {
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         assert_eq!(index(roster.next(now)), Some(1));
-        assert_eq!(roster.open(now), [(link(1), "taken".to_owned())]);
+        assert_eq!(roster.stuck(now), [(link(1), "taken".to_owned())]);
         assert!(roster.failed(1, "another reason", now));
         roster.guarded(1);
-        assert_eq!((roster.next(now), roster.next_due(), roster.open(now)), (None, None, Vec::new()));
+        assert_eq!((roster.next(now), roster.next_due(), roster.stuck(now)), (None, None, Vec::new()));
         assert_eq!(roster.all_guarded().collect::<Vec<_>>(), [&link(1)]);
+    }
+
+    #[test]
+    fn whoever_is_left_open_waits_for_nothing_until_a_guard_is_wanted_again() {
+        let (mut roster, mut seat, now) = (Roster::default(), seats(), Instant::now());
+        let lo = Interface { index: 1, name: "lo".to_owned(), kind: String::new() };
+        roster.seat(lo.clone(), seat());
+        roster.leave_open(lo.clone());
+        assert_eq!((roster.next(now), roster.is_known(1), roster.is_left_open(1)), (None, false, true));
+        // Its index is another's by now, or nobody's.
+        roster.leave_open(Interface { name: "tap106i0".to_owned(), ..lo.clone() });
+        assert!(!roster.is_left_open(1));
+        roster.leave_open(lo.clone());
+        roster.seat(lo.clone(), seat());
+        assert!(!roster.is_left_open(1));
+        assert_eq!(index(roster.next(now)), Some(1));
+        roster.leave_open(lo);
+        roster.close(1);
+        assert!(!roster.is_left_open(1));
     }
 
     #[test]
@@ -276,7 +315,7 @@ mod tests {
         let later = roster.next_due().unwrap();
         assert_eq!(roster.next(later), Some(Work::Forget(link(1))), "what failed is tried again");
         assert!(!roster.failed(1, "held", later));
-        assert_eq!(roster.open(later + STUCK * 2), [], "nobody is there who could be open");
+        assert_eq!(roster.stuck(later + STUCK * 2), [], "nobody is there who could be open");
         assert_eq!(roster.next(later + STUCK), Some(Work::Forget(link(1))));
         roster.buried(1);
         roster.buried(2);

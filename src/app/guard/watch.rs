@@ -170,6 +170,11 @@ impl Watch {
         Self { due: now + LOOK, next_sweep: now, closer: 0, said: Vec::new(), foreign: HashSet::new() }
     }
 
+    /// The next look is to be now.
+    pub(super) fn hurry(&mut self) {
+        self.due = Instant::now();
+    }
+
     pub(super) fn due(&self) -> Instant {
         self.due
     }
@@ -228,9 +233,18 @@ impl Watch {
             found.push(Finding::Naked(naked));
         }
         found.extend(doubles.finding());
-        let open = roster.open(Instant::now());
+        let open = roster.stuck(Instant::now());
         if !open.is_empty() {
             found.push(Finding::Open(open));
+        }
+        // Somebody guards them without knowing better, as `guard attach` does at an interface's birth.
+        if census.iter().any(|(_, index)| roster.is_left_open(*index)) {
+            match attached.pins.sweep(|index| !roster.is_left_open(index)) {
+                Ok(swept) => self.name_foreign(swept.foreign),
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "an excluded interface cannot be opened; trying again")
+                }
+            }
         }
         let strangers = census.iter().any(|(_, index)| *index != 0 && !roster.is_known(*index));
         if strangers && Instant::now() >= self.next_sweep {

@@ -1,0 +1,107 @@
+//! Where each of a VM's answers comes from: for people who ask why.
+//!
+//! In come a VM and what the node adds; out comes, for each answer, which of the places it may come from has won. The
+//! answers themselves are made elsewhere, by the same rules; nothing here holds any of their text.
+
+use crate::cloud_config::cloud_config;
+use crate::network::{self, network_config};
+use crate::notes::BlockError;
+use crate::site::Site;
+use crate::vm::Vm;
+use crate::words;
+
+words! {
+    /// The place an answer comes from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Source {
+        /// The block in the Notes.
+        Block => "block",
+        /// Proxmox's own cloud-init options.
+        Options => "options",
+        /// What every VM gets of which nothing is said.
+        Default => "default",
+        /// Nothing is said, and that is the answer.
+        Empty => "empty",
+        /// Nowhere: what is there cannot be used, and the guest is told to wait or to go.
+        Refused => "refused",
+    }
+}
+
+/// One answer's source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Which answer, by the name of the block that could say it.
+    pub what: &'static str,
+    /// Where it comes from.
+    pub source: Source,
+    /// Why the block that is there is not used.
+    pub broken: Option<BlockError>,
+}
+
+impl Origin {
+    fn of<T>(what: &'static str, block: Option<&Result<T, BlockError>>, broken: Source, absent: Source) -> Self {
+        match block {
+            Some(Ok(_)) => Self { what, source: Source::Block, broken: None },
+            Some(Err(error)) => Self { what, source: broken, broken: Some(error.clone()) },
+            None => Self { what, source: absent, broken: None },
+        }
+    }
+}
+
+/// Where user data, vendor data, network configuration and policy of `vm` come from, in this order.
+#[must_use]
+pub fn origins(vm: &Vm, site: &Site) -> [Origin; 4] {
+    let (notes, refused) = (&vm.notes, Source::Refused);
+    let options = site.cloudinit && cloud_config(vm).is_some();
+    let otherwise = if options { Source::Options } else { Source::Empty };
+    let mut user_data = Origin::of("user-data", notes.user_data.as_ref(), refused, otherwise);
+    if matches!(&notes.user_data, Some(Ok(block)) if block.secrets.is_some()) {
+        user_data.source = refused;
+    }
+    let network = match network_config(vm, site).1 {
+        network::Source::Options => Source::Options,
+        _ => Source::Default,
+    };
+    [
+        user_data,
+        Origin::of("vendor-data", notes.vendor_data.as_ref(), refused, Source::Empty),
+        Origin::of("network-config", notes.network_config.as_ref(), Source::Default, network),
+        Origin::of("imds", notes.policy.as_ref(), refused, Source::Default),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::conf;
+    use crate::vm::VmId;
+
+    #[test]
+    fn each_answer_comes_from_the_place_that_has_won() {
+        use Source::{Block, Default, Empty, Options, Refused};
+        let block = |name: &str, text: &str| format!("#<!--#{name}\n#{text}\n#-->\n");
+        let shaped = "ipconfig0: ip=192.0.2.5/24\nnet0: virtio=BC:24:11:00:00:01\n";
+        for (config, cloudinit, expected, broken) in [
+            ("name: a\n".to_owned(), true, [Empty, Empty, Default, Default], 0),
+            ("ciuser: ops\n".to_owned(), true, [Options, Empty, Default, Default], 0),
+            ("ciuser: ops\n".to_owned(), false, [Empty, Empty, Default, Default], 0),
+            (shaped.to_owned(), true, [Empty, Empty, Options, Default], 0),
+            (shaped.to_owned(), false, [Empty, Empty, Default, Default], 0),
+            (block("user-data", "x") + "ciuser: ops\n", true, [Block, Empty, Default, Default], 0),
+            (block("user-data x", "x") + "ciuser: ops\n", true, [Refused, Empty, Default, Default], 1),
+            (block("user-data secrets=a", "x"), true, [Refused, Empty, Default, Default], 0),
+            (block("vendor-data", "x"), true, [Empty, Block, Default, Default], 0),
+            (block("vendor-data x", "x"), true, [Empty, Refused, Default, Default], 1),
+            (block("network-config", "version%3A 2") + shaped, true, [Empty, Empty, Block, Default], 0),
+            (block("network-config", "version%3A 3") + shaped, true, [Empty, Empty, Default, Default], 1),
+            (block("imds", "mac%3A own"), true, [Empty, Empty, Default, Block], 0),
+            (block("imds", "mac%3A his"), true, [Empty, Empty, Default, Refused], 1),
+        ] {
+            let vm = conf::parse(VmId::new(100).unwrap(), config.as_bytes()).vm;
+            let found = origins(&vm, &Site { cloudinit, ..Site::default() });
+            assert_eq!(found.clone().map(|origin| origin.source), expected, "{config}");
+            assert_eq!(found.iter().filter(|origin| origin.broken.is_some()).count(), broken, "{config}");
+        }
+    }
+}

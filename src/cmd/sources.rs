@@ -1,0 +1,81 @@
+//! Where a VM's answers come from, as `view --sources`, `inspect` and `taps` say it.
+
+use std::io::{Write, stdout};
+
+use pve_imds_datasources::backends::pve::{Inventory, Record};
+use pve_imds_model::exclude::Rule;
+use pve_imds_model::notes::BlockError;
+use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
+use pve_imds_model::site::Site;
+use pve_imds_model::sources::{Origin, origins};
+use pve_imds_model::vm::Vm;
+use serde_json::{Map, Value, json};
+
+use crate::config::Checked;
+
+/// What this node adds to its VMs' answers.
+pub(super) fn site(checked: &Checked, inventory: &Inventory) -> Site {
+    Site { cloudinit: checked.cloudinit_enabled, dns: inventory.resolver().dns() }
+}
+
+/// `view --sources`: one line for each answer, one for the node's own decision.
+pub(super) fn print(record: &Record, site: &Site, rule: Option<&Rule>) -> anyhow::Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{:<16} {:<8} DETAIL", "ANSWER", "FROM")?;
+    let mut row =
+        |what: &str, from: &str, detail: &str| writeln!(out, "{}", format!("{what:<16} {from:<8} {detail}").trim_end());
+    for Origin { what, source, broken } in origins(&record.vm, site) {
+        let detail = match (what, broken) {
+            (_, Some(error)) => format!("the block is broken: {error}"),
+            ("imds", None) => policy(record.vm.notes.policy.as_ref()),
+            ("user-data", None) if source == pve_imds_model::sources::Source::Refused => {
+                "the block says `secrets=`".to_owned()
+            }
+            _ => String::new(),
+        };
+        row(what, source.word(), &detail)?;
+    }
+    match rule {
+        Some(rule) => row("guests.exclude", "node", &format!("excluded ({rule}): neither guarded nor served"))?,
+        None => row("guests.exclude", "node", "not excluded")?,
+    }
+    Ok(())
+}
+
+/// Every key of the policy that says something else than the default.
+fn policy(block: Option<&Result<Policy, BlockError>>) -> String {
+    let Some(Ok(policy)) = block else { return String::new() };
+    let default = Policy::default();
+    let mut said = Vec::new();
+    let mut say = |differs: bool, text: String| said.extend(differs.then_some(text));
+    say(!policy.enabled, "enabled: false".to_owned());
+    say(policy.emulate.is_some(), format!("emulate: {}", policy.emulate.unwrap_or_default().word()));
+    say(policy.ec2_tokens == Ec2Tokens::Required, "ec2_tokens: required".to_owned());
+    say(policy.hop_limit != default.hop_limit, format!("hop_limit: {}", policy.hop_limit.get()));
+    say(policy.mac == MacRule::Own, "mac: own".to_owned());
+    say(policy.audiences.is_some(), format!("audiences: {}", policy.audiences.as_ref().map_or(0, Vec::len)));
+    said.join(", ")
+}
+
+/// The part of `inspect` and `taps --json` that is ours.
+pub(super) fn ours(vm: &Vm, site: &Site) -> Value {
+    let sources: Map<String, Value> =
+        origins(vm, site).into_iter().map(|origin| (origin.what.to_owned(), json!(origin.source.word()))).collect();
+    let policy = match &vm.notes.policy {
+        Some(Err(_)) => Value::Null,
+        Some(Ok(policy)) => shown(policy),
+        None => shown(&Policy::default()),
+    };
+    json!({"sources": sources, "policy": policy})
+}
+
+fn shown(policy: &Policy) -> Value {
+    json!({
+        "enabled": policy.enabled,
+        "emulate": policy.emulate.map(|emulate| emulate.word()),
+        "ec2_tokens": if policy.ec2_tokens == Ec2Tokens::Required { "required" } else { "optional" },
+        "hop_limit": policy.hop_limit.get(),
+        "mac": if policy.mac == MacRule::Own { "own" } else { "any" },
+        "audiences": policy.audiences,
+    })
+}
