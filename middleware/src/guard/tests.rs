@@ -42,6 +42,8 @@ fn the_table_holds() {
         ("GET", "http://169.254.169.254@evil.example.org/", &[ours], 0, refused),
         ("GET", "http://169.254.169.254/", &[("host", "evil.example.org")], 0, refused),
         ("GET", "/", &[("host", "metadata.example.org")], 0, Ok(())),
+        ("GET", "/", &[("host", "instance-data.ec2.internal")], 0, Ok(())),
+        ("GET", "/", &[("host", "[fe80::a9fe:a9fe%25eth0]:80")], 0, Ok(())),
         ("TRACE", "/", &[ours], 0, method),
         ("CONNECT", "169.254.169.254:80", &[ours], 0, method),
         ("CONNECT", "evil.example.org:443", &[], 0, refused),
@@ -59,6 +61,27 @@ fn the_table_holds() {
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let got = rules.judge(&parts, *body).map_err(|fault| (fault.status(), fault.outcome()));
         assert_eq!(got, *expected, "{method} {target} {headers:?} {body}");
+    }
+}
+
+#[test]
+fn a_proxy_or_a_foreign_name_is_refused_on_every_path() {
+    let rules = GuardLayer::new(GuardSettings::default()).rules;
+    let paths = ["/", "/pxe", "/pxe/job", "/nocloud", "/nocloud/meta-data", "/nocloud/user-data", "/latest/api/token"];
+    for path in paths {
+        for (name, value, outcome) in [
+            ("x-forwarded-for", "192.0.2.1", Outcome::Forwarded),
+            ("forwarded", "for=192.0.2.1", Outcome::Forwarded),
+            ("via", "1.1 proxy", Outcome::Forwarded),
+            ("host", "evil.example.org", Outcome::HostRefused),
+        ] {
+            for method in ["GET", "HEAD", "POST", "PUT"] {
+                let request = Request::builder().method(method).uri(path).header(name, value);
+                let (parts, ()) = request.body(()).unwrap().into_parts();
+                let refused = rules.judge(&parts, 0).map_err(|fault| (fault.status(), fault.outcome()));
+                assert_eq!(refused, Err((403, outcome)), "{method} {path} {name}");
+            }
+        }
     }
 }
 
