@@ -1,8 +1,9 @@
 //! Says who asks: the VM behind the interface the request arrived on, and nothing the guest claims.
 //!
-//! It inserts a [`Caller`], which may be one that its own policy keeps from us, and never refuses: an unknown caller is a value, because `/pxe` must let a machine boot
-//! from its disk whatever breaks. Everybody else calls [`Caller::require`]. The lookup is from memory and is made anew
-//! for each request, so a change of configuration reaches connections that are already open.
+//! It inserts a [`Caller`], which may be one that its own policy keeps from us, and never refuses: an unknown caller is a
+//! value, because `/pxe` must let a machine boot from its disk whatever breaks. Everybody else calls [`Caller::require`].
+//! The lookup is from memory and is made anew for each request, so a change of configuration reaches connections that are
+//! already open.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -57,7 +57,7 @@ impl Admission {
         let inventory = Arc::clone(&self.inventory);
         // Listens before it looks: a change in between is seen with the first question.
         let mut changes = inventory.changes();
-        let look = move || inventory.find(link).map_or(HopLimit::default(), |vm| vm.hop_limit()).get();
+        let look = move || inventory.find(link).map_or_else(|_| HopLimit::default(), |vm| vm.hop_limit()).get();
         let mut hops = look();
         move || {
             if changes.has_changed().unwrap_or(true) {

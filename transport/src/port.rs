@@ -17,7 +17,7 @@ pub(crate) struct Port<'a, W> {
     pub(crate) inbound: Option<&'a [u8]>,
     /// Where the answers go: to the station of the connection, or of the packet being answered.
     pub(crate) station: Station,
-    /// How many routers less one may pass an answer on.
+    /// The time to live of the answers.
     pub(crate) hops: u8,
 }
 

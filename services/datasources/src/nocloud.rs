@@ -58,7 +58,8 @@ fn meta_data(vm: &Vm) -> Result<Bytes, Fault> {
     yaml::write(&document).map(Bytes::from).map_err(|error| Fault::panic().because(error))
 }
 
-/// The block as written, else what the options say, else DHCP. Why a block is not used was said when it was loaded; here it would be said per boot.
+/// The block as written, else what the options say, else DHCP. Why a block is not used was said when it was loaded; here
+/// it would be said per boot.
 fn network_config(vm: &Arc<Vm>, site: &Site) -> Bytes {
     match network::network_config(vm, site) {
         (Cow::Owned(text), _) => text.into(),

@@ -1,8 +1,9 @@
 //! The network configuration a guest is given (cloud-init's network-config, version 1 or 2).
 //!
 //! In comes what the Notes hold, which NICs the VM has and what Proxmox's options say of them; out goes always a
-//! document: the block as written when it checks; without a block, what the options say; else DHCPv4 on every NIC. Refused as a block: what is not YAML with version 1 or 2. Nothing more is looked
-//! into, because it is the guest's to read.
+//! document: the block as written when it checks; without a block, what the options say; else DHCPv4 on every NIC.
+//! Refused as a block: what is not YAML with version 1 or 2. Nothing more is looked into, because it is the guest's to
+//! read.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
