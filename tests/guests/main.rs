@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod cloud_init;
 #[path = "../world/mod.rs"]
 mod world;
 
