@@ -48,6 +48,7 @@ test: ## Install what the tests need and run every tier, from formatting to real
 	$(tier) "unit and in-memory" cargo test $(locked) --workspace
 	$(tier) "kernel" $(as_root) cargo test $(locked) --workspace $(kernel_tests) -- --test-threads=1
 	@tests/guest/build.sh
+	@tests/guest/debian.sh
 	$(tier) "guests" $(as_root) cargo test $(locked) --workspace $(guest_tests) -- --test-threads=1
 	$(tier) --totals
 

@@ -76,7 +76,7 @@ ethernets:
   net0:
     match: {macaddress: \"$mac102\"}
     addresses: [192.0.2.102/24]
-    routes: [{to: default, via: 192.0.2.1}]"
+    routes: [{to: 0.0.0.0/0, via: 192.0.2.1}]"
 
 mkdir -p "$run"/{bpf,logs} "$run/pve/nodes/demo/qemu-server" "$run/liar/nocloud"
 ln -s nodes/demo "$run/pve/local"

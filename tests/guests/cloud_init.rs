@@ -108,12 +108,13 @@ impl Boot {
         fs::read(self.written.join(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Whether a file that the boot wrote has these lines, all of them.
+    /// Whether a file that the boot wrote has these lines, all of them; of one that ends in "…" the beginning.
     #[track_caller]
     fn has_lines(&self, path: &str, lines: &[&str]) {
         let text = self.file(path).unwrap_or_else(|| panic!("no {path}\n{}", self.said));
         for line in lines {
-            assert!(text.lines().any(|found| found.trim() == *line), "no {line:?} in {path}:\n{text}");
+            let is = |found: &str| line.strip_suffix('…').map_or(found == *line, |begin| found.starts_with(begin));
+            assert!(text.lines().any(|found| is(found.trim())), "no {line:?} in {path}:\n{text}");
         }
     }
 
@@ -179,7 +180,9 @@ const STORIES: &[Story] = &[
                   ipconfig0: ip=192.0.2.10/24,gw=192.0.2.1\nnameserver: 192.0.2.53\nsearchdomain: shop.example\n",
         made: &[
             ("home/ops/.ssh/authorized_keys", &["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA kim"]),
-            ("etc/hosts", &["127.0.0.1 localhost"]),
+            ("etc/shadow", &["ops:$5$salt$Gcm6FsVtF/Qa77ZKD.iwsJlCVPY0XSMgLJL0Hnww/c1:…"]),
+            ("etc/sudoers.d/90-cloud-init-users", &["ops ALL=(ALL) NOPASSWD:ALL"]),
+            ("etc/hosts", &["127.0.1.1 NAME.shop.example NAME"]),
         ],
         network: &[(
             ETH0,
@@ -198,7 +201,7 @@ const STORIES: &[Story] = &[
     Story {
         notes: "<!--#network-config\nnetwork:\n  version: 2\n  ethernets:\n    lan:\n      \
                 match: {macaddress: \"MAC\"}\n      addresses: [192.0.2.20/24, \"2001:db8::20/64\"]\n      \
-                routes: [{to: default, via: 192.0.2.1}]\n      nameservers: {addresses: [192.0.2.53], search: [a.example]}\n-->\n",
+                routes: [{to: 0.0.0.0/0, via: 192.0.2.1}]\n      nameservers: {addresses: [192.0.2.53], search: [a.example]}\n-->\n",
         network: &[(
             ETH0,
             &[
@@ -254,7 +257,8 @@ fn cloud_init_boots_as_its_configuration_says() {
         machine.is_whole(&node, boot);
         assert_eq!(boot.hostname(), story.hostname.map_or(format!("vm{vmid}"), str::to_owned), "{}", boot.said);
         for (path, lines) in story.made {
-            boot.has_lines(path, lines);
+            let lines: Vec<_> = lines.iter().map(|line| line.replace("NAME", &format!("vm{vmid}"))).collect();
+            boot.has_lines(path, &lines.iter().map(String::as_str).collect::<Vec<_>>());
         }
         let mac = format!("MACAddress={}", Guest::mac(vmid));
         match release {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod cloud_init;
+mod system;
 #[path = "../world/mod.rs"]
 mod world;
 

@@ -1,0 +1,102 @@
+//! A whole Debian, booted by systemd in QEMU, is set up by the daemon: what a VM's owner sees.
+//!
+//! In come Notes with user data and a network; out comes the machine's own report from its serial console. Nothing in it
+//! knows of tests but the user data, which has it report and switch itself off. It finds its seed by the SMBIOS serial number
+//! that README has set, over an address that it got by DHCP.
+
+use std::fs;
+use std::process::{Child, Stdio};
+
+use pve_imds_datasources::backends::testing::sample_config;
+use pve_imds_model::vm::VmId;
+
+use crate::cloud_init::SERIAL;
+use crate::world::machine::{boot_system, file, tap};
+use crate::world::{Guest, Node};
+
+/// A DHCP server on the node's bridge, as somebody has on every network.
+struct Dhcp(Child);
+
+impl Dhcp {
+    const FIRST: &str = "10.9.9.50";
+
+    fn start(node: &Node) -> Self {
+        node.namespace.ip("addr add 10.9.9.1/24 dev vmbr0");
+        let (config, leases) = (Node::dir().join("udhcpd.conf"), Node::dir().join("leases"));
+        fs::write(&leases, "").unwrap();
+        let text = format!(
+            "interface vmbr0\nstart {first}\nend {first}\nlease_file {leases}\npidfile {pid}\n\
+             option subnet 255.255.255.0\noption router 10.9.9.1\n",
+            first = Self::FIRST,
+            leases = leases.display(),
+            pid = Node::dir().join("udhcpd.pid").display(),
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = node.namespace.command("busybox");
+        command.args(["udhcpd", "-f"]).arg(config).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Dhcp {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All that the machine says of itself comes in one piece, so that systemd's own lines stand before or behind it.
+const USER_DATA: &str = r#"#cloud-config
+hostname: of-the-notes
+write_files:
+- {path: /etc/written, content: "by its user data\n"}
+runcmd:
+- - sh
+  - -c
+  - |
+    for name in hostname written address instance seed; do
+      echo "=== $name"
+      case $name in
+        hostname) hostname ;;
+        written) cat /etc/written ;;
+        address) ip -4 -o addr show scope global | awk '{ print $4 }' ;;
+        instance) cat /var/lib/cloud/data/instance-id ;;
+        seed) cat /sys/class/dmi/id/product_serial ;;
+      esac
+      echo "=== end $name "
+    done >/run/report
+    cat /run/report >/dev/console
+power_state: {mode: poweroff}
+"#;
+
+#[test]
+fn a_debian_with_systemd_is_set_up() {
+    let mut node = Node::new();
+    let mac = Guest::mac(101);
+    let notes = format!(
+        "<!--#user-data\n{USER_DATA}-->\n<!--#network-config\nversion: 2\nethernets:\n  lan:\n    \
+         match: {{macaddress: \"{mac}\"}}\n    addresses: [10.9.9.77/24]\n-->\n"
+    );
+    node.tree.put(101, &sample_config(VmId::new(101).unwrap(), &notes)).unwrap();
+    let _dhcp = Dhcp::start(&node);
+    node.start();
+    tap(&node, "tap101i0", 1);
+    let console = boot_system(&node.namespace, "tap101i0", 101, SERIAL);
+    for (name, expected) in [
+        ("hostname", "of-the-notes\n"),
+        ("written", "by its user data\n"),
+        // The network of the Notes, in this boot already, and not the lease any more.
+        ("address", "10.9.9.77/24\n"),
+        ("instance", "00000000-0000-4000-8000-000000000101\n"),
+        ("seed", &format!("{SERIAL}\n")),
+    ] {
+        assert_eq!(file(&console, name), Some(expected), "{name}:\n{console}");
+    }
+    assert!(console.contains("Datasource DataSourceNoCloudNet"), "{console}");
+    let log = fs::read_to_string(node.log()).unwrap();
+    let from = format!(" tap101i0 {}:", Dhcp::FIRST);
+    for name in ["meta-data", "user-data", "vendor-data", "network-config"] {
+        let request = format!(" GET /nocloud/{name} 200 ok ");
+        assert!(log.lines().any(|line| line.contains(&from) && line.contains(&request)), "{name}:\n{log}");
+    }
+}
