@@ -7,6 +7,7 @@
 
 mod cloud_init;
 mod system;
+mod talos;
 #[path = "../world/mod.rs"]
 mod world;
 
