@@ -114,6 +114,7 @@ fn stories() -> Vec<Story> {
         ("<!--#user-data secrets=worker\ntoken: {{ secret \"a\" }}\n-->", "", None, None),
         ("<!--#user-data\nversion: v1alpha1\n", "", None, None),
         ("<!--#user-data\nx\n-->\n<!--#user-data\ny\n-->", "", None, None),
+        ("<!--#imds\nenabled: perhaps\n-->", "", None, None),
     ]
 }
 
@@ -182,13 +183,16 @@ fn talos_without_a_known_vm_waits_for_one() {
 
 #[test]
 fn talos_is_in_maintenance_and_nameless_where_nothing_is_served() {
-    let mut node = Node::new();
-    fs::write(node.config(), node.settings() + "nocloud: {enabled: false}\n").unwrap();
-    let guest = plug(&mut node, 301, &format!("<!--#user-data\n{CONFIG}-->"), "");
-    node.start();
-    node.await_guard(&guest.tap());
-    guest.await_answer();
-    let boot = boot(&guest, SHORT);
-    assert_eq!(boot.machine, Ok(Machine::Maintenance));
-    assert_eq!(boot.network, Ok(Network::Nothing));
+    // By the node's settings, by the VM's owner.
+    for (settings, notes) in [("nocloud: {enabled: false}\n", ""), ("", "<!--#imds\nenabled: false\n-->\n")] {
+        let mut node = Node::new();
+        fs::write(node.config(), node.settings() + settings).unwrap();
+        let guest = plug(&mut node, 301, &format!("{notes}<!--#user-data\n{CONFIG}-->"), "");
+        node.start();
+        node.await_guard(&guest.tap());
+        guest.await_answer();
+        let boot = boot(&guest, SHORT);
+        assert_eq!(boot.machine, Ok(Machine::Maintenance), "{settings}{notes}");
+        assert_eq!(boot.network, Ok(Network::Nothing), "{settings}{notes}");
+    }
 }

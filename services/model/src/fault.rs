@@ -44,7 +44,7 @@ outcomes! {
     /// The VM's policy, or the node's, says that it is not served.
     VmExcluded => "vm_excluded", 404;
     /// The VM's policy cannot be read; what it would have taken away nobody knows.
-    PolicyInvalid => "policy_invalid", 404;
+    PolicyInvalid => "policy_invalid", 503;
     /// The VM's policy says `mac: own`, and the request came from another address.
     MacRefused => "mac_refused", 403;
     /// A Notes block is broken; half of it is never used.

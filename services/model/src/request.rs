@@ -98,16 +98,19 @@ impl Caller {
     /// # Errors
     /// [`Outcome::VmUnknown`] when the interface has no VM (yet): 503, after which the client asks again. When the VM's
     /// policy says so, [`Outcome::VmExcluded`] (404) or [`Outcome::MacRefused`] (403); when it cannot be read,
-    /// [`Outcome::PolicyInvalid`] (404).
+    /// [`Outcome::PolicyInvalid`] (503): Talos takes a 404 for a VM without a configuration and lets anybody give it one.
     pub fn require(&self) -> Result<&Arc<Vm>, Fault> {
         match self {
             Self::Known(vm) => Ok(vm),
             Self::Refused(_, Refusal::Disabled) => Err(Fault::not_served(Outcome::VmExcluded)),
             Self::Refused(_, Refusal::ForeignMac) => Err(Fault::forbidden(Outcome::MacRefused)),
-            Self::Refused(vm, Refusal::PolicyInvalid) => Err(match &vm.notes.policy {
-                Some(Err(error)) => Fault::not_served(Outcome::PolicyInvalid).because(error.clone()),
-                _ => Fault::not_served(Outcome::PolicyInvalid),
-            }),
+            Self::Refused(vm, Refusal::PolicyInvalid) => {
+                let fault = Fault::unavailable(Outcome::PolicyInvalid, RetryAfter::DEFAULT);
+                Err(match &vm.notes.policy {
+                    Some(Err(error)) => fault.because(error.clone()),
+                    _ => fault,
+                })
+            }
             Self::Unknown(why) => {
                 Err(Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM).because(why.clone()))
             }
@@ -210,7 +213,7 @@ mod tests {
             (Some("hop_limit%3A 1"), "tap106i0", Some(other), Ok(())),
             (Some("enabled%3A true"), "tap106i0", None, Ok(())),
             (Some("enabled%3A false"), "tap106i0", Some(own), Err((404, Outcome::VmExcluded))),
-            (Some("enabled%3A maybe"), "tap106i0", Some(own), Err((404, Outcome::PolicyInvalid))),
+            (Some("enabled%3A maybe"), "tap106i0", Some(own), Err((503, Outcome::PolicyInvalid))),
             (Some("mac%3A own"), "tap106i0", Some(own), Ok(())),
             (Some("mac%3A own"), "tap106i0", Some(other), Err((403, Outcome::MacRefused))),
             (Some("mac%3A own"), "tap106i0", None, Err((403, Outcome::MacRefused))),
