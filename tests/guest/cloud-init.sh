@@ -5,7 +5,7 @@
 # found; a second call with the same DISK is a reboot. Its SMBIOS serial number is SERIAL, and of the machine around it it
 # sees nothing but the kernel and the network. Run are ds-identify, as systemd's generator runs it, and the four stages.
 # Nobody configures the network between them: eth0 must have its address before. What each stage says goes to standard
-# output; the status is 0 if no stage failed. GUEST_TIMEOUT bounds it all (60 s).
+# output; the status is 0 if no stage failed. GUEST_TIMEOUT bounds it all (120 s).
 set -euo pipefail
 
 [ $# = 3 ] || { printf 'usage: %s TREE DISK SERIAL\n' "$0" >&2; exit 64; }
@@ -14,7 +14,7 @@ root=$disk/root
 
 # Mounts, the host name and the processes are this boot's alone and end with it.
 if [ "${GUEST_INSIDE:-}" != 1 ]; then
-    exec env GUEST_INSIDE=1 timeout --kill-after=2 "${GUEST_TIMEOUT:-60}" \
+    exec env GUEST_INSIDE=1 timeout --kill-after=2 "${GUEST_TIMEOUT:-120}" \
         unshare --mount --uts --pid --fork --kill-child --propagation private "$0" "$@"
 fi
 

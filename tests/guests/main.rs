@@ -1,9 +1,11 @@
-//! Real machines: QEMU guests that boot on the node's taps and fetch their own metadata. Needs root.
+//! Real clients on guarded interfaces fetch their own metadata and make of it what they should. Needs root.
 //!
-//! Linux is Debian's kernel with an init of ours (`tests/guest`), iPXE is Debian's. Both processors are emulated, so a
-//! boot takes seconds. Run one at a time (`--test-threads=1`).
+//! Here QEMU boots Debian's kernel with an init of ours (`tests/guest`) and Debian's iPXE, on emulated processors; a boot
+//! takes seconds. [`cloud_init`] is Debian's own, old and new; [`system`] a whole Debian in QEMU; [`talos`] a client that
+//! behaves as Talos. Run one at a time (`--test-threads=1`).
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clients live in real time")]
 
 mod cloud_init;
 mod system;

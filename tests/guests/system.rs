@@ -71,6 +71,10 @@ power_state: {mode: poweroff}
 
 #[test]
 fn a_debian_with_systemd_is_set_up() {
+    assert!(
+        include_str!("../../README.md").contains(&format!("serial=$(printf %s '{SERIAL}'")),
+        "README's serial number"
+    );
     let mut node = Node::new();
     let mac = Guest::mac(101);
     let notes = format!(

@@ -37,7 +37,9 @@ fn second(body: &Value) -> Wrong<Vec<Link>> {
         let mac = ethernet["match"]["macaddress"].as_str();
         let mut link = Link { card: mac.unwrap_or(name).to_ascii_lowercase(), ..Link::default() };
         for (key, value) in [("dhcp4", &mut link.dhcp4), ("dhcp6", &mut false)] {
-            *value = ethernet.get(key).map_or(Ok(false), |value| value.as_bool().ok_or(format!("{key}: {value}")))?;
+            *value = ethernet
+                .get(key)
+                .map_or(Ok(false), |value| value.as_bool().ok_or_else(|| format!("{key}: {value}")))?;
         }
         for address in list(&ethernet["addresses"])? {
             link.addresses.push(with_prefix(&address)?);
@@ -85,7 +87,7 @@ fn first(body: &Value) -> Wrong<Vec<Link>> {
 }
 
 fn physical(part: &Value) -> Wrong<Link> {
-    let card = part["mac_address"].as_str().or(part["name"].as_str()).unwrap_or_default().to_ascii_lowercase();
+    let card = part["mac_address"].as_str().or_else(|| part["name"].as_str()).unwrap_or_default().to_ascii_lowercase();
     let mut link = Link { card, ..Link::default() };
     for subnet in part["subnets"].as_array().into_iter().flatten() {
         let text = |key: &str| subnet[key].as_str().unwrap_or_default();
@@ -110,9 +112,10 @@ fn physical(part: &Value) -> Wrong<Link> {
 fn list(value: &Value) -> Wrong<Vec<String>> {
     match value {
         Value::Null => Ok(Vec::new()),
-        Value::Array(items) => {
-            items.iter().map(|item| item.as_str().map(str::to_owned).ok_or(format!("no text: {item}"))).collect()
-        }
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map(str::to_owned).ok_or_else(|| format!("no text: {item}")))
+            .collect(),
         other => Err(format!("no list: {other}")),
     }
 }
@@ -122,7 +125,7 @@ fn address(text: &str) -> Wrong<IpAddr> {
 }
 
 fn with_prefix(text: &str) -> Wrong<String> {
-    let (network, prefix) = text.split_once('/').ok_or(format!("no prefix: {text:?}"))?;
+    let (network, prefix) = text.split_once('/').ok_or_else(|| format!("no prefix: {text:?}"))?;
     let most = if address(network)?.is_ipv4() { 32 } else { 128 };
     match prefix.parse::<u8>() {
         Ok(prefix) if prefix <= most => Ok(text.to_owned()),
