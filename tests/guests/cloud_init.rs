@@ -281,11 +281,11 @@ fn cloud_init_waits_for_a_configuration_that_comes_late() {
         [(201, Release::Debian12), (202, Release::Debian13)].map(|(vmid, release)| Machine::new(&node, vmid, release));
     let boots = std::thread::scope(|scope| {
         let boots = machines.each_ref().map(|machine| scope.spawn(|| machine.boot()));
-        // Some seconds, as a migration or a cluster's catching up may take, and less than the ten that 22.4 has.
+        // Five seconds, as a migration or a cluster's catching up may take, and less than the ten that 22.4 has.
         for machine in &machines {
             // What each asks for first.
             let first = if machine.release == Release::Debian12 { "meta-data" } else { "network-config" };
-            until("the guest was refused twice", || (machine.answers(&node, first, 503) >= 2).then_some(()));
+            until("the guest was refused four times", || (machine.answers(&node, first, 503) >= 4).then_some(()));
         }
         for machine in &machines {
             node.vm(machine.guest.vmid);
