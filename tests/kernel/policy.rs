@@ -171,7 +171,7 @@ fn answers_travel_as_far_as_the_notes_say_on_connections_that_are_open_too() {
     for (policy, hops) in [("enabled: true", 64), ("hop_limit: 1", 1), ("hop_limit: 40", 40), ("hop_limit: 0", 1)] {
         with_policy(&mut node, 101, policy);
         let refused = policy.ends_with(" 0");
-        until("the change is seen", || (ask().starts_with("HTTP/1.1 404") == refused).then_some(()));
+        until("the change is seen", || (ask().starts_with("HTTP/1.1 503") == refused).then_some(()));
         until(policy, || {
             let capture = Hops::listen(&guest);
             (0..3).for_each(|_| drop(ask()));
@@ -182,7 +182,7 @@ fn answers_travel_as_far_as_the_notes_say_on_connections_that_are_open_too() {
         // And a new one, from its first packet to its last.
         let capture = Hops::listen(&guest);
         let status = guest.curl(&[], "/nocloud/user-data").map(|(status, _)| status);
-        assert_eq!((status, capture.seen()), (Some(if refused { 404 } else { 200 }), vec![hops; 3]), "{policy}");
+        assert_eq!((status, capture.seen()), (Some(if refused { 503 } else { 200 }), vec![hops; 3]), "{policy}");
     }
 }
 

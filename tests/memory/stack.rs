@@ -201,12 +201,13 @@ async fn a_policy_holds_for_connections_that_are_open_already() {
     let refused = ((403, "mac_refused\n"), (403, "mac_refused\n"));
     let (served, exits) = ((200, "meta-data\nuser-data\nvendor-data\nnetwork-config\n"), (200, "#!ipxe\nexit\n"));
     let gone = ((404, ""), exits);
+    let unread = ((503, "policy_invalid\n"), exits);
     for (policy, to_own, to_other) in [
         ("", (served, exits), (served, exits)),
         ("mac%3A own", (served, exits), refused),
         ("mac%3A any", (served, exits), (served, exits)),
         ("enabled%3A false", gone, gone),
-        ("enabled%3A perhaps", gone, gone),
+        ("enabled%3A perhaps", unread, unread),
         ("enabled%3A true", (served, exits), (served, exits)),
     ] {
         *directory.0.lock().unwrap() = policy;
@@ -217,7 +218,8 @@ async fn a_policy_holds_for_connections_that_are_open_already() {
                 // Nothing is served to iPXE yet that a policy could keep from it.
                 let (status, body) = if known_to_ipxe { exits } else { (status, body) };
                 assert_eq!((answer.status, &answer.body[..]), (status, body.as_bytes()), "{policy:?} {path}");
-                assert_eq!(answer.retry_after, None, "{policy:?} {path}");
+                let waits = (status == 503).then_some("2");
+                assert_eq!(answer.retry_after.as_deref(), waits, "{policy:?} {path}");
             }
         }
     }
@@ -276,7 +278,7 @@ async fn answers_travel_as_far_as_the_notes_say_now() {
         ("hop_limit%3A 1", 1, 200),
         ("hop_limit%3A 17", 17, 200),
         // Nobody knows what it would have said.
-        ("hop_limit%3A 65", 1, 404),
+        ("hop_limit%3A 65", 1, 503),
         ("enabled%3A true", 64, 200),
     ] {
         let config = config(policy);

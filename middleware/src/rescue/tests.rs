@@ -38,7 +38,7 @@ fn fault(outcome: Outcome) -> Option<Fault> {
         Outcome::RateLimited => {
             Fault::unavailable(outcome, RetryAfter::at_least(std::time::Duration::from_millis(2_500)))
         }
-        Outcome::VmExcluded | Outcome::PolicyInvalid => Fault::not_served(outcome),
+        Outcome::VmExcluded => Fault::not_served(outcome),
         Outcome::Forwarded | Outcome::HostRefused | Outcome::MacRefused => Fault::forbidden(outcome),
         Outcome::Panic => Fault::panic(),
         Outcome::VmUnknown => Fault::unavailable(outcome, RetryAfter::UNKNOWN_VM),
@@ -60,7 +60,7 @@ async fn every_fault_has_its_answer() {
         ),
         (Outcome::VmUnknown, r#"503 retry-after=1 "vm_unknown\n""#, script),
         (Outcome::VmExcluded, r#"404 """#, script),
-        (Outcome::PolicyInvalid, r#"404 """#, script),
+        (Outcome::PolicyInvalid, r#"503 retry-after=2 "policy_invalid\n""#, script),
         (Outcome::MacRefused, r#"403 "mac_refused\n""#, r#"403 "mac_refused\n""#),
         (Outcome::NotesInvalid, r#"503 retry-after=2 "notes_invalid\n""#, script),
         (Outcome::SecretsDisabled, r#"503 retry-after=2 "secrets_disabled\n""#, script),
