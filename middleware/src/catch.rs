@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //! # std::panic::set_hook(Box::new(|_| ()));
-//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7, since: 0 };
 //! let service = ServiceBuilder::new().layer(CatchLayer::new(link)).service(service_fn(|_: Request<()>| async {
 //!     if true { panic!("a bug") }
 //!     Ok::<_, std::convert::Infallible>(Response::new(ResponseBody::default()))

@@ -19,7 +19,7 @@
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7, since: 0 };
 //! let service = ServiceBuilder::new().layer(IdentifyLayer::new(Arc::new(Nobody), link)).service(service_fn(
 //!     |request: Request<()>| async move {
 //!         assert!(matches!(request.extensions().get(), Some(Caller::Unknown(UnknownCaller::NoConfig))));

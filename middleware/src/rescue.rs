@@ -12,7 +12,7 @@
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7, since: 0 };
 //! let service = ServiceBuilder::new().layer(RescueLayer::new(link)).service(service_fn(|_: Request<()>| async {
 //!     Err::<Response<ResponseBody>, _>(Fault::not_found())
 //! }));

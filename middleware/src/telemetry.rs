@@ -18,7 +18,7 @@
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+//! let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7, since: 0 };
 //! let service = ServiceBuilder::new().layer(TelemetryLayer::new(link)).service(service_fn(|_: Request<()>| async {
 //!     Ok::<_, std::convert::Infallible>(Response::new(full("hello")))
 //! }));

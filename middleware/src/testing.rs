@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Interface 7, NIC 0 of VM 106.
 pub(crate) fn link() -> Link {
-    Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 }
+    Link { tap: TapName::parse("tap106i0").unwrap(), index: 7, since: 0 }
 }
 
 /// What was logged.

@@ -75,7 +75,7 @@ impl Directory for Only106 {
 
 fn stack(tap: &str) -> Stack {
     LazyLock::force(&LOG);
-    let link = Link { tap: TapName::parse(tap).unwrap(), index: 7 };
+    let link = Link { tap: TapName::parse(tap).unwrap(), index: 7, since: 0 };
     ServiceBuilder::new()
         .layer(CatchLayer::new(link))
         .layer(TelemetryLayer::with_meters(link, Arc::new(Meters::new())))

@@ -1,8 +1,8 @@
 //! What the inventory decides about an interface, beside answers: whether it is left out, and how far answers travel.
 //!
 //! In come the operator's rules and the inventory as it is at the moment; out go a [`Rule`] or none, and a number for
-//! each frame that leaves. An interface whose VM is not known (yet) is guarded: only what is known can be left out, and
-//! the question is put again whenever the inventory changes.
+//! each frame that leaves. An interface whose VM is not known (yet), or not for certain, is guarded: only what is known
+//! can be left out, and the question is put again whenever the inventory changes.
 
 use std::sync::Arc;
 
@@ -27,16 +27,23 @@ impl Admission {
         Self { inventory, exclude: Arc::new(exclude) }
     }
 
+    /// An interface of a guest appeared: what it is known by from now on.
+    #[must_use]
+    pub fn meet(&self, tap: TapName, index: u32) -> Link {
+        Link { tap, index, since: self.inventory.meet() }
+    }
+
     /// The rule that leaves this interface out as things are now.
     #[must_use]
-    pub fn rule(&self, tap: TapName) -> Option<Rule> {
+    pub fn rule(&self, link: Link) -> Option<Rule> {
         // Most nodes leave nobody out, and then nothing is looked up.
         if self.exclude.is_empty() {
             return None;
         }
-        let record = self.inventory.vm(tap.vmid).filter(|record| record.ready);
+        let Link { tap: TapName { vmid, nic }, .. } = link;
+        let record = self.inventory.known(link).filter(|record| record.ready);
         let known = record.as_ref().map(|record| (&*record.vm, record.pool.as_ref()));
-        self.exclude.rule(tap.vmid, tap.nic, known)
+        self.exclude.rule(vmid, nic, known)
     }
 
     /// Whether [`Admission::rule`] can ever say anything.

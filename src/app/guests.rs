@@ -57,6 +57,7 @@ pub struct Seated {
     pub interface: Interface,
     /// This one.
     pub seat: Seat,
+    link: Link,
     /// It has been guarded since it came.
     guarded: bool,
 }
@@ -65,6 +66,7 @@ pub struct Seated {
 #[derive(Debug)]
 struct LeftOut {
     interface: Interface,
+    link: Link,
     rule: Rule,
 }
 
@@ -95,10 +97,18 @@ impl<R: Answers> Guests<R> {
             }
             return None;
         };
-        match self.admission.rule(tap) {
-            Some(rule) => Some(self.leave_out(interface, tap, rule)),
-            None => self.seat(interface, tap).map(Place::Seat),
+        let link = self.link(interface).unwrap_or_else(|| self.admission.meet(tap, interface.index));
+        match self.admission.rule(link) {
+            Some(rule) => Some(self.leave_out(interface, link, rule)),
+            None => self.seat(interface, link).map(Place::Seat),
         }
+    }
+
+    /// What an interface that was met before is known by.
+    fn link(&self, interface: &Interface) -> Option<Link> {
+        let seated = self.seated.get(&interface.index).map(|known| (&known.interface, known.link));
+        let left_out = || self.left_out.get(&interface.index).map(|known| (&known.interface, known.link));
+        seated.or_else(left_out).filter(|(known, _)| *known == interface).map(|(_, link)| link)
     }
 
     /// The inventory changed: those whose place is another one now.
@@ -106,10 +116,11 @@ impl<R: Answers> Guests<R> {
         if !self.admission.leaves_out() {
             return Vec::new();
         }
-        let seated = self.seated.values().map(|seated| (&seated.interface, None));
-        let left_out = self.left_out.values().map(|left_out| (&left_out.interface, Some(&left_out.rule)));
-        let moved = |(interface, before): (&Interface, Option<&Rule>)| {
-            let now = self.admission.rule(TapName::parse(&interface.name)?);
+        let seated = self.seated.values().map(|seated| (&seated.interface, seated.link, None));
+        let left_out = self.left_out.values();
+        let left_out = left_out.map(|left_out| (&left_out.interface, left_out.link, Some(&left_out.rule)));
+        let moved = |(interface, link, before): (&Interface, Link, Option<&Rule>)| {
+            let now = self.admission.rule(link);
             (now.as_ref() != before).then(|| interface.clone())
         };
         let mut moved: Vec<Interface> = seated.chain(left_out).filter_map(moved).collect();
@@ -117,35 +128,34 @@ impl<R: Answers> Guests<R> {
         moved.into_iter().filter_map(|interface| self.appeared(&interface).map(|place| (interface, place))).collect()
     }
 
-    fn leave_out(&mut self, interface: &Interface, tap: TapName, rule: Rule) -> Place {
+    fn leave_out(&mut self, interface: &Interface, link: Link, rule: Rule) -> Place {
         let seat = self.unseat(interface.index).map(|Seated { seat, .. }| seat);
-        let left_out = LeftOut { interface: interface.clone(), rule };
-        tracing::info!(tap = %interface.name, vmid = %tap.vmid, index = interface.index, rule = %left_out.rule,
+        let left_out = LeftOut { interface: interface.clone(), link, rule };
+        tracing::info!(tap = %interface.name, vmid = %link.tap.vmid, index = interface.index, rule = %left_out.rule,
             "excluded: neither guarded nor served");
         self.left_out.insert(interface.index, left_out);
         self.show();
         Place::LeftOut(seat)
     }
 
-    fn seat(&mut self, interface: &Interface, tap: TapName) -> Option<Seat> {
+    fn seat(&mut self, interface: &Interface, link: Link) -> Option<Seat> {
         if let Some(LeftOut { rule, .. }) = self.left_out.remove(&interface.index) {
-            tracing::info!(tap = %interface.name, vmid = %tap.vmid, %rule, "excluded no longer");
+            tracing::info!(tap = %interface.name, vmid = %link.tap.vmid, %rule, "excluded no longer");
         }
         if let Some(known) = self.seated.get(&interface.index).filter(|known| known.interface == *interface) {
             return Some(known.seat);
         }
         let Some(seat) = self.slots.take() else {
-            let vmid = tap.vmid.get();
+            let vmid = link.tap.vmid.get();
             tracing::error!(tap = %interface.name, vmid, "no seat left; the guest is neither guarded nor served");
             return None;
         };
-        let link = Link { tap, index: interface.index };
         let service = ServiceBuilder::new().map_request(adopt).service(stack(&self.node, link, self.router.clone()));
         let server = Server::new(service, self.drain.subscribe()).within(self.admission.hops(link));
         self.ring.add(seat, Box::new(server));
-        self.seated.insert(interface.index, Seated { interface: interface.clone(), seat, guarded: false });
+        self.seated.insert(interface.index, Seated { interface: interface.clone(), seat, link, guarded: false });
         self.show();
-        tracing::debug!(tap = %interface.name, index = interface.index, vmid = %tap.vmid, "interface appeared");
+        tracing::debug!(tap = %interface.name, index = interface.index, vmid = %link.tap.vmid, "interface appeared");
         Some(seat)
     }
 

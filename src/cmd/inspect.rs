@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::Context;
 use pve_imds_datasources::backends::pve::Digest;
 use pve_imds_model::conf;
+use pve_imds_model::request::Link;
 use pve_imds_model::site::Site;
 use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::VmId;
@@ -40,7 +41,8 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         ours["stale"] = json!(record.stale);
         let admission = Admission::new(inventory, checked.exclude);
         let rules = record.vm.nets.iter().map(|nic| {
-            let rule = admission.rule(TapName { vmid, nic: nic.index });
+            let tap = TapName { vmid, nic: nic.index };
+            let rule = admission.rule(Link { tap, index: 0, since: 0 });
             (format!("net{}", nic.index), json!(rule.map(|rule| rule.to_string())))
         });
         ours["excluded"] = Value::Object(rules.collect());

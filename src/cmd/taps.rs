@@ -54,10 +54,11 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
             left_alone.push(interface);
             continue;
         }
-        let vm = inventory.find(Link { tap, index: interface.index });
+        let link = Link { tap, index: interface.index, since: 0 };
+        let vm = inventory.find(link);
         let warnings = inventory.vm(tap.vmid).map_or(0, |record| record.warnings.len() + record.vm.notes.remarks.len());
         let guard = Guard::of(interface.index, &guards);
-        rows.push(Row { interface, tap, guard, excluded: admission.rule(tap), vm, warnings });
+        rows.push(Row { interface, tap, guard, excluded: admission.rule(link), vm, warnings });
     }
     if let Err(error) = &guards {
         writeln!(stderr(), "whether they are guarded is unknown: {}", chain(error))?;

@@ -35,7 +35,8 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     }
     if !record.ready {
         bail!(
-            "VM {vmid}: {file} has no content yet, as while a VM is cloned; a daemon that read it before goes on serving that"
+            "VM {vmid}: {file} has no content yet, as while a VM is cloned; a daemon that read it before goes on serving that \
+             for a few seconds, to a guest that ran then"
         );
     }
     let first = record.vm.nets.iter().map(|nic| nic.index).min();
@@ -46,7 +47,9 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
             None => bail!("VM {vmid} has no network interface ({file}); {mend}"),
         }
     };
-    let rule = Admission::new(inventory.clone(), checked.exclude.clone()).rule(TapName { vmid, nic });
+    // There is no interface, so none of this kernel's indexes is right.
+    let link = Link { tap: TapName { vmid, nic }, index: 0, since: 0 };
+    let rule = Admission::new(inventory.clone(), checked.exclude.clone()).rule(link);
     if view.sources {
         return sources::print(&record, &sources::site(checked, &inventory), rule.as_ref());
     }
@@ -56,8 +59,6 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
             "warning: guests.exclude leaves net{nic} out ({rule}): this is what it would get otherwise"
         )?;
     }
-    // There is no interface, so none of this kernel's indexes is right.
-    let link = Link { tap: TapName { vmid, nic }, index: 0 };
     let unknown = inventory.find(link).err();
     let router = app::router(checked, &inventory);
     let node = Node::new(inventory, app::rules(checked), checked.emulation);

@@ -98,7 +98,7 @@ fn serve<R: Answers>(
 /// One interface's stack behind a listener on the metadata address, as `pve_imds_transport::Server` runs it behind ours.
 fn tcp(file: &str, interface: &str) {
     let (checked, _receivers) = prepare(file);
-    let link = Link { tap: TapName::parse(interface).unwrap(), index: 1 };
+    let link = Link { tap: TapName::parse(interface).unwrap(), index: 1, since: 0 };
     runtime().block_on(async {
         let (inventory, _watcher) = Inventory::open(app::inventory(&checked)).unwrap();
         let router = app::router(&checked, &inventory);

@@ -67,7 +67,7 @@ impl Directory for Both {
 
 /// The interface of the VM that asks.
 pub(crate) fn link() -> Link {
-    Link { tap: TapName { vmid: VmId::new(OWN).unwrap(), nic: 0 }, index: 1 }
+    Link { tap: TapName { vmid: VmId::new(OWN).unwrap(), nic: 0 }, index: 1, since: 0 }
 }
 
 /// A VM whose every text is `word`.

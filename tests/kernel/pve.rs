@@ -280,3 +280,33 @@ fn a_cluster_without_quorum_is_served_as_it_was() {
     }
     world.until_said("second", &["first"]);
 }
+
+#[test]
+fn a_number_that_is_given_again_without_a_word_is_nobodys() {
+    let World { pve, guest, node } = World::serving();
+    // Once they have been looked at, the one that runs is told what it was.
+    let looked = |node: &Node| fs::read_to_string(node.log()).unwrap().contains("configuration cannot be read");
+    pve.cluster().put("pve1", 102, &config(102, "another"));
+    until("the next look has ended", || (node.metric("pve_imds_inventory_vms") == 2.0).then_some(()));
+    {
+        let mut cluster = pve.cluster();
+        cluster.remove(101);
+        cluster.put("pve1", 101, "");
+    }
+    until("the empty file is seen", || looked(&node).then_some(()));
+    assert_eq!(guest.curl(&[], "/nocloud/user-data"), Some((200, "first".to_owned())));
+
+    drop(guest);
+    let guest = Guest::plug(&node, 101, Plug::Veth, ADDRESS);
+    node.await_guard("tap101i0");
+    let unknown = (503, "vm_unknown\n".to_owned());
+    for _ in 0..20 {
+        assert_eq!(guest.curl(&[], "/nocloud/user-data"), Some(unknown.clone()));
+    }
+    pve.cluster().put("pve1", 101, &config(101, "second"));
+    until("it is told its own", || {
+        let said = guest.curl(&[], "/nocloud/user-data").expect("an answer");
+        assert!([&unknown, &(200, "second".to_owned())].contains(&&said), "{said:?}");
+        (said.0 == 200).then_some(())
+    });
+}

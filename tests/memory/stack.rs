@@ -52,7 +52,7 @@ fn plug(world: &World, node: &Node, slot: u16, vmid: u32) -> Nic {
 }
 
 fn plug_router(world: &World, node: &Node, slot: u16, vmid: u32, router: Router) -> Nic {
-    let link = Link { tap: TapName { vmid: VmId::new(vmid).unwrap(), nic: 0 }, index: u32::from(slot) + 1 };
+    let link = Link { tap: TapName { vmid: VmId::new(vmid).unwrap(), nic: 0 }, index: u32::from(slot) + 1, since: 0 };
     let service = ServiceBuilder::new().map_request(adopt).service(stack(node, link, router));
     world.guests.add(seat(slot, 0), Box::new(Server::new(service, world.drain.subscribe())));
     world.switch.plug(seat(slot, 0), mac(slot), Ipv4Addr::new(169, 254, 1, 2), None)
@@ -238,7 +238,7 @@ async fn a_vm_is_shown_what_its_policy_says_and_else_what_the_node_shows() {
     let world = World::new(Impairment::default());
     let directory = Arc::new(OnePolicy(Mutex::new("")));
     let node = Node::new(directory.clone(), Rules::default(), Emulation::Openstack);
-    let link = Link { tap: TapName::parse("tap1001i0").unwrap(), index: 1 };
+    let link = Link { tap: TapName::parse("tap1001i0").unwrap(), index: 1, since: 0 };
     let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, tower::service_fn(shown)));
     world.guests.add(seat(0, 0), Box::new(Server::new(service, world.drain.subscribe())));
     let nic = world.switch.plug(seat(0, 0), mac(0), Ipv4Addr::new(169, 254, 1, 2), None);
@@ -265,7 +265,7 @@ async fn answers_travel_as_far_as_the_notes_say_now() {
     let admission = Admission::new(inventory.clone(), Exclude::default());
     let node = Node::new(inventory.clone(), Rules::default(), Emulation::default());
     let world = World::new(Impairment::default());
-    let link = Link { tap: TapName::parse("tap1001i0").unwrap(), index: 1 };
+    let link = Link { tap: TapName::parse("tap1001i0").unwrap(), index: 1, since: 0 };
     let router = Router::new(Settings::default());
     let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, router));
     let server = Server::new(service, world.drain.subscribe()).within(admission.hops(link));

@@ -6,23 +6,27 @@
 //! * requests read a snapshot in memory ([`Inventory`]); all IO is on one thread of its own (`watch`);
 //! * the change feed is `.version` and, when it says so, `.vmlist`, polled; inotify only shortens the wait;
 //! * contents are compared by digest, never by time (`reload`);
-//! * what cannot be read is kept as it was and marked stale; only what the list of VMs has lost is forgotten.
+//! * what cannot be read is kept as it was and marked stale; only what the list of VMs has lost is forgotten;
+//! * what is stale is told only to guests that ran before it was: whoever started since may be another VM.
 //!
 //! A directory without `.vmlist` works too: its configurations are then listed and all read at each poll, which is
 //! meant for small trees.
 
 mod files;
 mod follow;
+#[cfg(test)]
+mod given_again;
 mod hints;
 mod inventory;
 mod metrics;
 #[cfg(test)]
 mod overheard;
 mod pace;
+mod progress;
 mod reload;
 mod watch;
 
 pub use files::{is_missing, is_node_name};
-pub use inventory::{Digest, Inventory, Record, Settings};
+pub use inventory::{Digest, Inventory, Record, Settings, Trouble};
 pub use metrics::describe as describe_metrics;
 pub use watch::Watcher;

@@ -19,6 +19,9 @@ pub struct Link {
     pub tap: TapName,
     /// Its kernel index; a new interface of the same name has another.
     pub index: u32,
+    /// The number of the last look at the VMs that had begun when the interface was met (0: none). What a later look
+    /// finds is about whoever is behind it; what was found before may be about who had the VMID then.
+    pub since: u64,
 }
 
 /// The far end of one connection, as the guest claims it. Never decides who the guest is.
@@ -72,6 +75,12 @@ pub enum UnknownCaller {
     /// The configuration has no such NIC.
     #[error("the configuration of this VM has no such NIC")]
     NoSuchNic,
+    /// The configuration cannot be read, and what is known of it is older than the interface: the VMID may have been
+    /// given to another VM.
+    #[error(
+        "the configuration of this VM cannot be read since its interface came, and the VMID may have been another VM's"
+    )]
+    Unconfirmed,
 }
 
 impl Caller {
@@ -207,7 +216,7 @@ mod tests {
     fn a_policy_decides_who_is_given_anything() {
         let own = Peer { mac: [0xbc, 0x24, 0x11, 0, 0, 1], ip: [192, 0, 2, 1].into(), port: 1 };
         let other = Peer { mac: [2, 0, 0, 0, 0, 1], ..own };
-        let link = |tap: &str| Link { tap: TapName::parse(tap).unwrap(), index: 7 };
+        let link = |tap: &str| Link { tap: TapName::parse(tap).unwrap(), index: 7, since: 0 };
         for (policy, tap, peer, expected) in [
             (None, "tap106i0", Some(other), Ok(())),
             (Some("hop_limit%3A 1"), "tap106i0", Some(other), Ok(())),

@@ -2,12 +2,17 @@
 //!
 //! In come whole snapshots from `watch`; out goes "whose interface is this?" in a few dozen nanoseconds: no lock, no wait,
 //! no IO. A snapshot is never changed, only replaced.
+//!
+//! VMIDs are given again. What is known of a VM whose file cannot be read now may be another VM's than the one that has
+//! its number by now. But an interface lives as long as the QEMU behind it: who was there at the last look that found
+//! everything is still who it was. So looks are numbered, an interface is [met](Inventory::meet) before a certain one,
+//! and [`answers`] is the table of what may be told to whom.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,6 +22,7 @@ use pve_imds_model::pools::{PoolId, Pools};
 use pve_imds_model::request::{Directory, Link, UnknownCaller};
 use pve_imds_model::vm::{Vm, VmId};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::resolver::Resolver;
 
@@ -87,7 +93,7 @@ pub struct Record {
     pub pool: Option<PoolId>,
     /// The configuration says something. It does not while a VM is being created, cloned or destroyed.
     pub ready: bool,
-    /// The file could not be read again when it should have been; this is the last good state.
+    /// The file, or the whole tree, could not be read again when it should have been; this is the last good state.
     pub stale: bool,
     /// What in the configuration could not be used.
     pub warnings: Arc<[Warning]>,
@@ -111,8 +117,24 @@ impl fmt::Debug for Record {
 pub struct Inventory {
     snapshot: ArcSwap<Snapshot>,
     stale: AtomicBool,
+    trouble: Mutex<Option<Trouble>>,
+    /// How many looks have begun.
+    begun: AtomicU64,
+    /// The last of them that could list the VMs.
+    confirmed: AtomicU64,
+    /// Asks for another.
+    ask: Box<dyn Fn() + Send + Sync>,
     changes: watch::Sender<u64>,
     resolver: Resolver,
+}
+
+/// Why everything in an [`Inventory`] is the last good state.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// From when on it has been.
+    pub since: Instant,
+    /// What cannot be read, and why.
+    pub why: String,
 }
 
 /// Everything at one moment.
@@ -131,11 +153,41 @@ pub(super) struct Entry {
     pub(super) record: Record,
     /// Bit `n` for `net<n>`.
     nics: u32,
+    /// The last look that found the file as it is here, if one after it could not.
+    kept: Option<u64>,
 }
 
 impl Entry {
     pub(super) fn new(record: Record) -> Self {
-        Self { nics: record.vm.nets.iter().fold(0, |nics, nic| nics | bit(nic.index)), record }
+        let nics = record.vm.nets.iter().fold(0, |nics, nic| nics | bit(nic.index));
+        Self { nics, record, kept: None }
+    }
+
+    /// The file cannot be read; the look `last` was the last that could be relied on. Whether that is new.
+    pub(super) fn keep(&mut self, last: u64) -> bool {
+        let new = self.kept.is_none();
+        self.kept.get_or_insert(last);
+        new
+    }
+
+    /// The file is as it is here. Whether that is new.
+    pub(super) fn confirm(&mut self) -> bool {
+        self.kept.take().is_some()
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.kept.is_some()
+    }
+}
+
+/// The table: whether what is known of a VM may be told to an interface that was met after the look `since` had begun.
+/// `kept`: the look that found the VM's file last, if the file cannot be read now. `lost`: the look that found the tree
+/// last, if that cannot be read now.
+fn answers(since: u64, kept: Option<u64>, lost: Option<u64>) -> bool {
+    match (kept, lost) {
+        (None, None) => true,
+        (Some(last), None) | (None, Some(last)) => since < last,
+        (Some(kept), Some(lost)) => since < kept.min(lost),
     }
 }
 
@@ -147,9 +199,19 @@ fn bit(nic: u8) -> u32 {
 impl Inventory {
     /// Without a VM, and stale: nothing has been read yet.
     pub(super) fn empty() -> Self {
+        Self::new(|| {})
+    }
+
+    /// The same. `ask` has somebody look soon.
+    pub(super) fn new(ask: impl Fn() + Send + Sync + 'static) -> Self {
+        let trouble = Trouble { since: Instant::now(), why: String::from("nothing has been read yet") };
         Self {
             snapshot: ArcSwap::default(),
             stale: AtomicBool::new(true),
+            trouble: Mutex::new(Some(trouble)),
+            begun: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
+            ask: Box::new(ask),
             changes: watch::Sender::new(0),
             resolver: Resolver::default(),
         }
@@ -197,6 +259,31 @@ impl Inventory {
         self.stale.load(Ordering::Relaxed)
     }
 
+    /// Why that is so, if it is.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Meets an interface: the number for its [`Link::since`]. A look is asked for, so that the interface soon is one that
+    /// was there before.
+    #[must_use]
+    pub fn meet(&self) -> u64 {
+        let begun = self.begun.load(Ordering::SeqCst);
+        (self.ask)();
+        begun
+    }
+
+    /// What is known of the VM behind `link`, if it is certainly known of that one.
+    #[must_use]
+    pub fn known(&self, link: Link) -> Option<Record> {
+        // Before the snapshot, which then is of the same look or a later one.
+        let lost = self.lost();
+        let snapshot = self.snapshot.load();
+        let entry = snapshot.vms.get(&link.tap.vmid)?;
+        answers(link.since, entry.kept, lost).then(|| self.record(entry))
+    }
+
     /// A number that grows with each change of what [`Inventory::records`], [`Inventory::pools`] or
     /// [`Inventory::datacenter`] says.
     #[must_use]
@@ -211,9 +298,22 @@ impl Inventory {
     }
 
     fn record(&self, entry: &Entry) -> Record {
-        let mut record = entry.record.clone();
-        record.stale |= self.is_stale();
-        record
+        Record { stale: entry.is_stale() || self.is_stale(), ..entry.record.clone() }
+    }
+
+    /// The last look that could list the VMs, if one after it cannot.
+    fn lost(&self) -> Option<u64> {
+        self.is_stale().then(|| self.confirmed.load(Ordering::SeqCst))
+    }
+
+    /// A look begins: its number.
+    pub(super) fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The look `number` could list the VMs, and what it found is published.
+    pub(super) fn confirm(&self, number: u64) {
+        self.confirmed.store(number, Ordering::SeqCst);
     }
 
     pub(super) fn publish(&self, snapshot: Snapshot) {
@@ -221,7 +321,13 @@ impl Inventory {
         self.changes.send_modify(|generation| *generation += 1);
     }
 
-    pub(super) fn set_stale(&self, stale: bool) {
+    /// Whether this is the last good state, and if so why.
+    pub(super) fn set_stale(&self, why: Option<String>) {
+        let stale = why.is_some();
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
+        *trouble = why.map(|why| Trouble { since, why });
+        drop(trouble);
         if self.stale.swap(stale, Ordering::Relaxed) != stale {
             self.changes.send_modify(|generation| *generation += 1);
         }
@@ -234,8 +340,12 @@ impl Inventory {
 
 impl Directory for Inventory {
     fn find(&self, link: Link) -> Result<Arc<Vm>, UnknownCaller> {
+        let lost = self.lost();
         let snapshot = self.snapshot.load();
         let entry = snapshot.vms.get(&link.tap.vmid).ok_or_else(|| self.why_unknown(link.tap.vmid))?;
+        if !answers(link.since, entry.kept, lost) {
+            return Err(UnknownCaller::Unconfirmed);
+        }
         match (entry.record.ready, entry.nics & bit(link.tap.nic)) {
             (false, _) => Err(UnknownCaller::NotReady),
             (true, 0) => Err(UnknownCaller::NoSuchNic),
@@ -275,6 +385,7 @@ mod tests {
 
     fn inventory() -> Inventory {
         let inventory = Inventory::empty();
+        inventory.set_stale(None);
         let unread = HashMap::from([(VmId::new(111).unwrap(), "it is odd".into())]);
         let vms = [
             entry(106, "#canary\nname: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet31: e1000\n"),
@@ -290,9 +401,6 @@ mod tests {
     fn an_interface_is_a_vms_or_there_is_a_reason() {
         use UnknownCaller as U;
         let inventory = inventory();
-        let first = Link { tap: TapName::parse("tap110i0").unwrap(), index: 7 };
-        assert_eq!(inventory.find(first), Err(U::NoList), "nothing has been listed yet");
-        inventory.set_stale(false);
         for (tap, expected) in [
             ("tap106i0", Ok(106)),
             ("tap106i31", Ok(106)),
@@ -303,20 +411,56 @@ mod tests {
             ("tap110i0", Err(U::NoConfig)),
             ("tap111i0", Err(U::Unreadable("it is odd".into()))),
         ] {
-            let link = Link { tap: TapName::parse(tap).unwrap(), index: 7 };
+            let link = Link { tap: TapName::parse(tap).unwrap(), index: 7, since: 0 };
             assert_eq!(inventory.find(link).map(|vm| vm.vmid.get()), expected, "{tap}");
         }
+        assert_eq!(Inventory::empty().why_unknown(VmId::new(106).unwrap()), U::NoList, "nothing has been listed yet");
+    }
+
+    #[test]
+    fn what_is_stale_is_told_to_whom_was_there_before() {
+        for (since, kept, lost, expected) in [
+            (0, None, None, true),
+            (9, None, None, true),
+            // Met before the look that found it last.
+            (3, Some(4), None, true),
+            (3, None, Some(4), true),
+            (3, Some(4), Some(5), true),
+            (3, Some(5), Some(4), true),
+            // Met while that look was under way, or after it.
+            (4, Some(4), None, false),
+            (4, None, Some(4), false),
+            (5, Some(4), None, false),
+            (5, None, Some(4), false),
+            // The file is lost for longer than the tree.
+            (4, Some(4), Some(5), false),
+            (4, Some(5), Some(4), false),
+            // Before anything was found at all.
+            (0, None, Some(0), false),
+        ] {
+            assert_eq!(answers(since, kept, lost), expected, "{since} {kept:?} {lost:?}");
+        }
+    }
+
+    #[test]
+    fn trouble_is_told_with_its_reason_and_from_when_it_began() {
+        let inventory = Inventory::empty();
+        let begun = inventory.trouble().unwrap().since;
+        inventory.set_stale(Some("no list".into()));
+        let trouble = inventory.trouble().unwrap();
+        assert_eq!((trouble.why.as_str(), trouble.since), ("no list", begun));
+        inventory.set_stale(None);
+        assert!(inventory.trouble().is_none());
     }
 
     #[test]
     fn records_come_by_vmid_and_are_stale_with_the_tree() {
         let inventory = inventory();
-        inventory.set_stale(false);
         let all = |stale| {
             inventory.records().iter().map(|it| (it.vm.vmid.get(), it.stale)).eq((106..110).map(|id| (id, stale)))
         };
         assert!(all(false));
-        inventory.set_stale(true);
+        inventory.set_stale(Some("gone".into()));
         assert!(all(true));
         assert!(inventory.vm(VmId::new(106).unwrap()).is_some_and(|record| record.stale));
     }
@@ -325,9 +469,9 @@ mod tests {
     fn every_change_is_told_and_nothing_else() {
         let inventory = inventory();
         let mut changes = inventory.changes();
-        inventory.set_stale(true);
+        inventory.set_stale(None);
         assert!(!changes.has_changed().unwrap());
-        inventory.set_stale(false);
+        inventory.set_stale(Some("gone".into()));
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
         inventory.publish(Snapshot::default());

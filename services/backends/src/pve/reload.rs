@@ -5,11 +5,10 @@
 //! [`Loader::forget`]. Refused: to replace a good state by a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use std::{mem, panic};
 
 use pve_imds_model::datacenter::Datacenter;
 use pve_imds_model::pools::Pools;
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 use super::files::{self, Counts, Listed, Listing, ReadError, Tree};
 use super::follow::{DATACENTER, Follow, Followed, USERS};
 use super::inventory::{Digest, Entry, Record, Snapshot};
+use super::progress::Progress;
 
 /// How long an empty file may stand for "being written": Proxmox itself renames, only editors and shells truncate.
 pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
@@ -144,8 +144,9 @@ pub(super) struct Loader {
     users: Follow<Pools>,
     datacenter: Follow<Datacenter>,
     memory: BTreeMap<VmId, Memory>,
-    /// Grows with every file, so that a slow tree can be told from a hung one.
-    progress: Arc<AtomicU64>,
+    /// The last look that could list the VMs.
+    last: u64,
+    progress: Arc<Progress>,
 }
 
 /// What is remembered about a VM besides its record.
@@ -162,7 +163,7 @@ struct Memory {
 }
 
 impl Loader {
-    pub(super) fn new(tree: Tree, progress: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(tree: Tree, progress: Arc<Progress>) -> Self {
         Self {
             tree,
             listing: Listing::default(),
@@ -172,14 +173,17 @@ impl Loader {
             users: Follow::new(Pools::parse),
             datacenter: Follow::new(Datacenter::parse),
             memory: BTreeMap::new(),
+            last: 0,
             progress,
         }
     }
 
     /// Looks at the list, if `.version` says that it is another, and at every file that may have changed: those whose
     /// count did, those that could not be read, those in `touched`, all where nobody counts or all counts began anew.
-    pub(super) fn look(&mut self, touched: &BTreeSet<VmId>, now: Instant) -> Look {
+    /// `number`: which look this is.
+    pub(super) fn look(&mut self, number: u64, touched: &BTreeSet<VmId>, now: Instant) -> Look {
         // Before the list: a restart between the two is then seen by the next look at the latest.
+        self.progress.reads(".version");
         let counts = self.tree.counts();
         let mut look = Look { start_time: counts.map(|counts| counts.start_time), ..Look::default() };
         let anew = look.start_time != self.start_time;
@@ -188,6 +192,7 @@ impl Loader {
         let same = !anew && self.listing.version.is_some() && self.listing.version == counts.and_then(|it| it.vmlist);
         if !same {
             let counted = self.listing.version.is_some();
+            self.progress.reads(".vmlist");
             match if counted { self.tree.counted() } else { self.tree.list() } {
                 Ok(listing) => self.listing = listing,
                 Err(error) => {
@@ -210,6 +215,7 @@ impl Loader {
         for (vmid, listed) in due.map(|(vmid, listed)| (*vmid, listed.clone())).collect::<Vec<_>>() {
             changed |= self.reload(vmid, &listed, now, &mut look);
         }
+        self.last = number;
         look.snapshot = changed.then(|| self.known.clone());
         look
     }
@@ -218,6 +224,7 @@ impl Loader {
     fn follow(&mut self, counts: Option<Counts>, look: &mut Look) -> bool {
         let edition = |count: fn(Counts) -> Option<u64>| counts.and_then(|all| Some((all.start_time, count(all)?)));
         let mut changed = false;
+        self.progress.reads(USERS);
         let users = self.users.look(&self.tree.file(USERS), edition(|counts| counts.users));
         if look.follows(USERS, users) {
             let pools = Arc::clone(self.users.said());
@@ -231,6 +238,7 @@ impl Loader {
             look.events.push(Event::Pooled { pools, moved });
             changed = true;
         }
+        self.progress.reads(DATACENTER);
         let datacenter = self.datacenter.look(&self.tree.file(DATACENTER), edition(|counts| counts.datacenter));
         if look.follows(DATACENTER, datacenter) {
             self.known.datacenter = Arc::clone(self.datacenter.said());
@@ -243,7 +251,7 @@ impl Loader {
     /// The table of losses: a count tells the truth at once, a walk has to say it twice.
     fn forget(&mut self, look: &mut Look) -> bool {
         let mut changed = false;
-        let (listing, known) = (&self.listing, &mut self.known);
+        let (listing, known, last) = (&self.listing, &mut self.known, self.last);
         self.memory.retain(|vmid, memory| {
             if listing.vms.contains_key(vmid) {
                 memory.missed = false;
@@ -257,7 +265,7 @@ impl Loader {
                 look.events.push(Event::Forgotten { vmid: *vmid });
                 changed = true;
             } else if let Some(entry) = known.vms.get_mut(vmid) {
-                changed |= !mem::replace(&mut entry.record.stale, true);
+                changed |= entry.keep(last);
             }
             !lost
         });
@@ -266,7 +274,7 @@ impl Loader {
 
     /// Reads one file and does what [`judge`] says; whether anything changed.
     fn reload(&mut self, vmid: VmId, listed: &Listed, now: Instant, look: &mut Look) -> bool {
-        self.progress.fetch_add(1, Ordering::Relaxed);
+        self.progress.reads_config(vmid);
         let memory = self.memory.entry(vmid).or_default();
         let before = self.known.vms.get_mut(&vmid);
         let fresh = fetch(vmid, listed, before.as_ref().map(|entry| entry.record.digest));
@@ -291,7 +299,7 @@ impl Loader {
                 look.events.push(Event::Unusable { vmid, reason: Arc::clone(&reason) });
             }
             return match before {
-                Some(entry) => !mem::replace(&mut entry.record.stale, true),
+                Some(entry) => entry.keep(self.last),
                 None => self.known.unread.insert(vmid, Arc::clone(&reason)).as_ref() != Some(&reason),
             };
         }
@@ -305,14 +313,15 @@ impl Loader {
                 self.known.vms.insert(vmid, Entry::new(record));
                 true
             }
-            (_, Some(Entry { record, .. })) => {
+            (_, Some(entry)) => {
+                let record = &mut entry.record;
                 let moved = record.owner != listed.place.owner;
                 if moved {
                     record.owner = Arc::clone(&listed.place.owner);
                     record.path = listed.path(vmid).into();
                     look.events.push(Event::Moved { vmid, owner: Arc::clone(&listed.place.owner) });
                 }
-                mem::take(&mut record.stale) || moved
+                entry.confirm() || moved
             }
             (_, None) => false,
         }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
@@ -25,6 +24,7 @@ use super::hints::Hints;
 use super::inventory::{Inventory, Record, Settings};
 use super::metrics;
 use super::pace::{Act, Pace};
+use super::progress::Progress;
 use super::reload::{Event, Loader, Look};
 
 /// Keeps the inventory true for as long as it lives.
@@ -57,7 +57,7 @@ enum Wake {
     Touched(Option<VmId>),
     /// The worker is back.
     Looked {
-        failed: bool,
+        failed: Option<String>,
         unsettled: bool,
     },
     Stop,
@@ -73,9 +73,11 @@ impl Inventory {
     /// No thread can be started.
     pub fn open(settings: Settings) -> io::Result<(Arc<Self>, Watcher)> {
         let Settings { dir, node, poll, events, resolv_conf } = settings;
-        let inventory = Arc::new(Self::empty());
-        let progress = Arc::new(AtomicU64::new(0));
+        let progress = Arc::new(Progress::default());
         let (wake, wakes) = channel();
+        let ask = wake.clone();
+        // Comes back as an error once nobody follows.
+        let inventory = Arc::new(Self::new(move || _ = ask.send(Wake::Touched(None))));
         let (order, orders) = channel();
         let (ready, opened) = channel();
 
@@ -106,7 +108,7 @@ fn listen(wake: Sender<Wake>) -> Option<Hints> {
 /// The waiting thread.
 struct Waiter {
     pace: Pace,
-    progress: Arc<AtomicU64>,
+    progress: Arc<Progress>,
     inventory: Arc<Inventory>,
 }
 
@@ -128,7 +130,7 @@ impl Waiter {
                     drop(opened.take());
                 }
             }
-            match self.pace.elapsed(self.progress.load(Ordering::Relaxed), Instant::now()) {
+            match self.pace.elapsed(self.progress.files(), Instant::now()) {
                 Act::Wait => {}
                 Act::Look(touched) => {
                     if order.send(touched).is_err() {
@@ -136,8 +138,9 @@ impl Waiter {
                     }
                 }
                 Act::Hung => {
-                    error!("reading the configurations hangs; serving the last good ones");
-                    self.inventory.set_stale(true);
+                    let file = self.progress.at();
+                    error!(%file, "reading the configurations hangs; serving the last good ones");
+                    self.inventory.set_stale(Some(format!("reading {file} does not end")));
                     metrics::stands(&self.inventory);
                     drop(opened.take());
                 }
@@ -170,14 +173,21 @@ impl Worker {
     fn run(mut self, orders: &Receiver<BTreeSet<VmId>>, report: &Sender<Wake>) {
         while let Ok(touched) = orders.recv() {
             self.inventory.resolver().read(&self.resolv_conf);
-            let mut look = self.loader.look(&touched, Instant::now());
+            let number = self.inventory.begin();
+            let mut look = self.loader.look(number, &touched, Instant::now());
             let deaf = self.listen(&look);
             metrics::looked(&look);
             if let Some(snapshot) = look.snapshot.take() {
                 self.inventory.publish(snapshot);
             }
+            if look.failed.is_none() {
+                self.inventory.confirm(number);
+            }
             self.tell(&look);
-            let done = Wake::Looked { failed: look.failed.is_some(), unsettled: look.unsettled || deaf };
+            let done = Wake::Looked {
+                failed: look.failed.as_ref().map(|error| chain(error)),
+                unsettled: look.unsettled || deaf,
+            };
             if report.send(done).is_err() {
                 return;
             }

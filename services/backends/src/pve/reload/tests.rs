@@ -10,12 +10,13 @@ struct Bench {
     pve: PveTree,
     loader: Loader,
     now: Instant,
+    looks: u64,
 }
 
 impl Bench {
     fn new(pve: PveTree) -> Self {
         let loader = Loader::new(Tree::new(pve.path().to_owned(), "pve1"), Arc::default());
-        Self { pve, loader, now: Instant::now() }
+        Self { pve, loader, now: Instant::now(), looks: 0 }
     }
 
     fn counted() -> Self {
@@ -29,7 +30,8 @@ impl Bench {
 
     fn look_at(&mut self, touched: &[u32]) -> Vec<String> {
         let touched = touched.iter().map(|vmid| VmId::new(*vmid).unwrap()).collect();
-        let look = self.loader.look(&touched, self.now);
+        self.looks += 1;
+        let look = self.loader.look(self.looks, &touched, self.now);
         let events = look.events.iter().map(|event| match event {
             Event::Loaded(record) => {
                 format!("loaded {} {}", record.vm.vmid, record.vm.name.as_deref().unwrap_or("-"))
@@ -48,9 +50,9 @@ impl Bench {
     fn serves(&self) -> String {
         match self.loader.known.vms.get(&VmId::new(106).unwrap()) {
             None => String::from("nothing"),
-            Some(Entry { record, .. }) => {
-                let name = record.vm.name.as_deref().unwrap_or("-");
-                format!("{name}{}", if record.stale { " stale" } else { "" })
+            Some(entry) => {
+                let name = entry.record.vm.name.as_deref().unwrap_or("-");
+                format!("{name}{}", if entry.is_stale() { " stale" } else { "" })
             }
         }
     }
@@ -81,12 +83,12 @@ fn only_what_was_counted_is_read_again() {
     bench.pve.put(106, "name: one\n").unwrap();
     bench.pve.put(107, "name: two\n").unwrap();
     assert_eq!(bench.look(), ["loaded 106 one", "loaded 107 two"]);
-    let files = bench.loader.progress.load(Ordering::Relaxed);
+    let files = bench.loader.progress.files();
     assert_eq!(bench.look(), [""; 0]);
-    assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files);
+    assert_eq!(bench.loader.progress.files(), files);
     bench.pve.put(107, "name: six\n").unwrap();
     assert_eq!(bench.look(), ["loaded 107 six"]);
-    assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files + 1);
+    assert_eq!(bench.loader.progress.files(), files + 1);
 }
 
 #[test]
@@ -258,12 +260,12 @@ fn a_vm_is_in_the_pool_that_the_users_file_says() {
     bench.pve.put_file("user.cfg", "pool:a::106:\n").unwrap();
     assert_eq!(bench.look(), ["pooled 1 moved 0", "loaded 106 good", "loaded 107 good"]);
     assert_eq!((pool(&bench, 106).as_deref(), pool(&bench, 107)), (Some("a"), None));
-    let files = bench.loader.progress.load(Ordering::Relaxed);
+    let files = bench.loader.progress.files();
 
     bench.pve.put_file("user.cfg", "pool:a::107,108:\npool:b::106:\n").unwrap();
     assert_eq!(bench.look(), ["pooled 3 moved 2"]);
     assert_eq!((pool(&bench, 106).as_deref(), pool(&bench, 107).as_deref()), (Some("b"), Some("a")));
-    assert_eq!(bench.loader.progress.load(Ordering::Relaxed), files, "no VM's file is read for it");
+    assert_eq!(bench.loader.progress.files(), files, "no VM's file is read for it");
 
     // A number that is given again starts where the file puts it, not where its last owner was.
     bench.pve.remove(107).unwrap();

@@ -117,7 +117,7 @@ async fn a_directory_that_is_missing_is_waited_for() {
     let (inventory, _watcher) = Inventory::open(pve.settings()).unwrap();
     assert!(inventory.is_stale());
     assert!(inventory.records().is_empty());
-    let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7 };
+    let link = Link { tap: TapName::parse("tap106i0").unwrap(), index: 7, since: 0 };
     assert_eq!(inventory.find(link), Err(UnknownCaller::NoList));
     pve.start(&stopped).unwrap();
     until(&inventory, |it| !it.is_stale()).await;
@@ -171,7 +171,7 @@ async fn both_threads_end_with_the_watcher() {
 #[tokio::test]
 async fn a_mount_that_hangs_holds_one_look_and_nobody_else() {
     let inventory = Arc::new(Inventory::empty());
-    inventory.set_stale(false);
+    inventory.set_stale(None);
     let (wake, wakes) = channel();
     let (order, orders) = channel();
     let (ready, opened) = channel::<()>();
@@ -187,7 +187,7 @@ async fn a_mount_that_hangs_holds_one_look_and_nobody_else() {
     wake.send(Wake::Touched(VmId::new(106))).unwrap();
     assert!(orders.recv_timeout(Duration::from_millis(100)).is_err(), "one look at a time");
 
-    wake.send(Wake::Looked { failed: false, unsettled: false }).unwrap();
+    wake.send(Wake::Looked { failed: None, unsettled: false }).unwrap();
     assert_eq!(orders.recv().unwrap(), BTreeSet::from([id(106)]));
     assert!(!inventory.is_stale());
     wake.send(Wake::Stop).unwrap();
