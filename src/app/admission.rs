@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pve_imds_datasources::backends::pve::Inventory;
+use pve_imds_datasources::backends::pve::{Inventory, Trouble};
 use pve_imds_model::exclude::{Exclude, Rule};
 use pve_imds_model::policy::HopLimit;
 use pve_imds_model::request::{Directory, Link};
@@ -56,6 +56,12 @@ impl Admission {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inventory.changes()
+    }
+
+    /// Why the inventory is the last good state, if it is.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.inventory.trouble()
     }
 
     /// How far packets to this interface travel (IP's time to live), as its VM's policy says at the moment it is asked.

@@ -79,7 +79,7 @@ impl<R: Answers> Daemon<R> {
             fresh: None,
         };
         let session = Session::open(&mut base).await?;
-        let health = watch::Sender::new(Health::of(&session));
+        let health = watch::Sender::new(Health::of(&session, &base.admission));
         Ok(Self { base, session: Some(session), health, changes, watcher, _claim: claim })
     }
 
@@ -170,7 +170,7 @@ impl<R: Answers> Daemon<R> {
             match self.open_instead_of(left.as_ref()).await {
                 Ok(session) => {
                     let guests = session.guests.count();
-                    self.health.send_replace(Health::of(&session));
+                    self.health.send_replace(Health::of(&session, &self.base.admission));
                     self.session = Some(session);
                     systemd::guests(guests);
                     counter!(REBUILDS, "reason" => reason).increment(1);

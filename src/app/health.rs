@@ -1,7 +1,7 @@
 //! Whether all is well, said truly: asked of those who know, when somebody asks.
 //!
 //! Well is: our devices are there, up and as they must be; the programs are attached and their pins there; the guard's
-//! thread lives. Anything else is one line that says what is wrong and who mends it.
+//! thread lives; the VMs' configurations can be read. Anything else is one line that says what is wrong and who mends it.
 //!
 //! Asking about devices and programs needs the kernel's lock of all links, which a node that is taking down hundreds of
 //! interfaces holds for long. So it is asked elsewhere than on the daemon's own thread, and not for ever.
@@ -9,10 +9,12 @@
 use std::io;
 use std::time::Duration;
 
+use pve_imds_datasources::backends::pve::Trouble;
 use pve_imds_transport::{DeviceError, Devices, Pair};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use super::admission::Admission;
 use super::guard::Guard;
 use super::session::Session;
 use super::stack::Answers;
@@ -27,14 +29,15 @@ const COUNT_TIME: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) enum Health {
     /// A session, which may have lost something that nobody has noticed yet.
-    Serving { guard: Guard, devices: Devices },
+    Serving { guard: Guard, devices: Devices, admission: Admission },
     /// No session.
     Rebuilding { reason: &'static str, error: Option<String> },
 }
 
 impl Health {
-    pub(super) fn of<R: Answers>(session: &Session<R>) -> Self {
-        Self::Serving { guard: session.guard.clone(), devices: session.devices.clone() }
+    pub(super) fn of<R: Answers>(session: &Session<R>, admission: &Admission) -> Self {
+        let (guard, devices) = (session.guard.clone(), session.devices.clone());
+        Self::Serving { guard, devices, admission: admission.clone() }
     }
 
     /// The session is lost and another one is begun.
@@ -58,17 +61,27 @@ impl Health {
     /// What is wrong, in one line. `None`: nothing.
     pub(super) async fn wrong(health: &watch::Receiver<Self>) -> Option<String> {
         let now = health.borrow().clone();
-        let (guard, devices) = match now {
+        let (guard, devices, admission) = match now {
             Self::Rebuilding { reason, error } => {
                 let why = error.map_or_else(String::new, |error| format!(": {error}"));
                 return Some(format!("the datapath is being rebuilt ({reason}), guests get silence{why}"));
             }
-            Self::Serving { guard, devices } => (guard, devices),
+            Self::Serving { guard, devices, admission } => (guard, devices, admission),
         };
-        timeout(LOOK_TIME, ask(guard, devices))
-            .await
-            .unwrap_or_else(|_| Some("the kernel is busy; ask again".to_owned()))
+        let datapath = timeout(LOOK_TIME, ask(guard, devices));
+        let datapath = datapath.await.unwrap_or_else(|_| Some("the kernel is busy; ask again".to_owned()));
+        let wrong: Vec<_> = datapath.into_iter().chain(admission.trouble().as_ref().map(unread)).collect();
+        (!wrong.is_empty()).then(|| wrong.join("; "))
     }
+}
+
+/// The inventory tries again by itself, for as long as it takes.
+fn unread(Trouble { since, why }: &Trouble) -> String {
+    let seconds = since.elapsed().as_secs();
+    format!(
+        "the VMs' configurations cannot be read for {seconds} s ({why}); guests that ran before are served the last good \
+         ones, others wait"
+    )
 }
 
 async fn ask(guard: Guard, devices: Devices) -> Option<String> {

@@ -80,6 +80,22 @@ impl World {
         until("staleness is told", || (self.is_stale() == stale).then_some(()));
     }
 
+    /// What `/healthz` says, well or not.
+    fn health(&self) -> String {
+        let mut command = self.node.namespace.command("curl");
+        let output = command.args(["-s", "-m", "5", "http://127.0.0.1:9100/healthz"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Health is bad, and says of which file and for whom.
+    #[track_caller]
+    fn ails(&self, why: &str) {
+        let health = self.health();
+        for part in ["configurations cannot be read for ", why, "others wait"] {
+            assert!(health.contains(part), "{part}: {health}");
+        }
+    }
+
     /// The daemon's threads that look at the files.
     fn readers(&self) -> usize {
         let names = run(&format!("cat /proc/{}/task/*/comm", self.node.pid()));
@@ -204,6 +220,7 @@ fn a_file_system_that_is_killed_and_started_anew_is_never_missed() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
     world.until_stale(true);
     assert_eq!(world.said(), (200, "first".to_owned()));
+    world.ails("os error 107");
 
     world.pve.unmount();
     assert_eq!(fs::read_dir(Pmxcfs::dir()).unwrap().count(), 0, "an empty directory");
@@ -212,12 +229,14 @@ fn a_file_system_that_is_killed_and_started_anew_is_never_missed() {
     let before = looks();
     until("the empty directory is looked at", || (looks() >= before + 2.0).then_some(()));
     assert_eq!(world.said(), (200, "first".to_owned()));
+    world.ails(".vmlist: ");
 
     // Changed while nobody looked; the counters begin anew.
     world.pve.cluster().put("pve1", 101, &config(101, "second"));
     world.pve.start();
     world.until_said("second", &["first"]);
     world.until_stale(false);
+    assert_eq!(world.health(), "ok\n");
 
     // inotify is heard again.
     let mut took: Vec<_> = (0..5)
@@ -248,6 +267,7 @@ fn a_read_that_never_returns_holds_nobody_but_its_thread() {
         });
         // The poll, and the patience with the read.
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        world.ails(&format!("reading {part} does not end"));
         // Whatever is written meanwhile, there is one read that hangs.
         for round in 0..10 {
             rename_over(&Pmxcfs::config(102), &config(102, &round.to_string())).unwrap();
