@@ -5,11 +5,13 @@
 //! error and not a guess, because a typo in `secrets=` must not serve placeholders. Text outside blocks is the
 //! operator's own. Nothing here prints what a block holds.
 
+mod attribute;
 mod block;
 mod encoding;
 
 use std::fmt;
 
+pub use self::attribute::AttributeName;
 use self::block::{Block, Name};
 pub use self::encoding::{Encoding, MAX_DECODED};
 use crate::network::{BadNetwork, NetworkText};
@@ -110,7 +112,7 @@ pub struct BlockError {
     pub flaw: Flaw,
 }
 
-/// What is wrong with a block. Quotes nothing of it.
+/// What is wrong with a block. Quotes nothing of it, but the name of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// No `-->` before the next block or the end.
@@ -123,8 +125,8 @@ pub enum Flaw {
         first: usize,
     },
     /// Something on the opening line that is no attribute of this block.
-    #[error("unknown attribute on the opening line; there is `encoding`, and `secrets` for user-data")]
-    UnknownAttribute,
+    #[error("unknown attribute{} on the opening line; there is `encoding`, and `secrets` for user-data", named(*.0))]
+    UnknownAttribute(Option<AttributeName>),
     /// An attribute twice.
     #[error("attribute `{0}` is given twice; remove one of them")]
     AttributeTwice(&'static str),
@@ -146,6 +148,10 @@ pub enum Flaw {
     /// The text is no policy.
     #[error("not a policy: {0}")]
     Policy(BadPolicy),
+}
+
+fn named(attribute: Option<AttributeName>) -> String {
+    attribute.map(|name| format!(" `{name}`")).unwrap_or_default()
 }
 
 impl Notes {
@@ -266,7 +272,7 @@ impl Attributes {
                     let parsed = Encoding::parse(word).ok_or_else(|| flawed(Flaw::UnknownEncoding))?;
                     put_once("encoding", &mut encoding, parsed).map_err(flawed)?;
                 }
-                _ => return Err(flawed(Flaw::UnknownAttribute)),
+                _ => return Err(flawed(Flaw::UnknownAttribute(AttributeName::of(attribute)))),
             }
         }
         Ok(Self { secrets, encoding: encoding.unwrap_or_default() })

@@ -49,12 +49,15 @@ fn user_data_is_whole_or_an_error() {
         ("<!--#user-data secrets=\"a\"\nx\n-->", flawed((1, 16), Flaw::SetName)),
         ("<!--#user-data secrets=..\nx\n-->", flawed((1, 16), Flaw::SetName)),
         (&too_long, flawed((1, 16), Flaw::SetName)),
-        ("<!--#user-data secret=a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
-        ("<!--#user-data Secrets=a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
-        ("<!--#user-data secrets\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
-        ("<!--#user-data secrets = a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
-        ("<!--#user-data #cloud-config\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute)),
-        ("<!--#user-data -->", flawed((1, 16), Flaw::UnknownAttribute)),
+        ("<!--#user-data secret=a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute(AttributeName::of("secret=a")))),
+        ("<!--#user-data Secrets=a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute(AttributeName::of("Secrets=a")))),
+        ("<!--#user-data secrets\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute(AttributeName::of("secrets")))),
+        ("<!--#user-data secrets = a\nx\n-->", flawed((1, 16), Flaw::UnknownAttribute(AttributeName::of("secrets")))),
+        (
+            "<!--#user-data #cloud-config\nx\n-->",
+            flawed((1, 16), Flaw::UnknownAttribute(AttributeName::of("#cloud-config"))),
+        ),
+        ("<!--#user-data -->", flawed((1, 16), Flaw::UnknownAttribute(AttributeName::of("-->")))),
         ("<!--#user-data secrets=a secrets=a\nx\n-->", flawed((1, 26), Flaw::AttributeTwice("secrets"))),
         ("<!--#user-data encoding=base64 encoding=base64\n\n-->", flawed((1, 32), Flaw::AttributeTwice("encoding"))),
         ("\n<!--#user-data\nx", flawed((2, 1), Flaw::Unclosed)),
@@ -63,6 +66,21 @@ fn user_data_is_whole_or_an_error() {
         ("<!--#user-data\nx\n<!--#user-data\nx\n-->", flawed((3, 1), Flaw::Twice { first: 1 })),
     ] {
         assert_eq!(user_data(notes), expected, "{notes:?}");
+    }
+}
+
+#[test]
+fn the_reason_names_the_attribute_or_says_what_there_is() {
+    let there_is = "on the opening line; there is `encoding`, and `secrets` for user-data";
+    for (notes, expected) in [
+        ("<!--#user-data secret=web\n-->", format!("line 1, column 16: unknown attribute `secret` {there_is}")),
+        ("<!--#user-data web\n-->", format!("line 1, column 16: unknown attribute {there_is}")),
+        (
+            "<!--#user-data encoding=zip\n-->",
+            "line 1, column 16: unknown encoding; there are `base64` and `gzip+base64`".to_owned(),
+        ),
+    ] {
+        assert_eq!(user_data(notes).unwrap().unwrap_err().to_string(), expected, "{notes:?}");
     }
 }
 
@@ -78,7 +96,10 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
         ("<!--#network-config encoding=base64\ndmVyc2lvbjogMQ==\n-->", text("version: 1")),
         ("<!--#user-data\nx\n-->\n<!--#network-config\nversion: 2\n-->", text("version: 2")),
         ("<!--#user-data\nx\n<!--#network-config\nversion: 2\n-->", text("version: 2")),
-        ("<!--#network-config secrets=a\nversion: 2\n-->", flawed((1, 21), Flaw::UnknownAttribute)),
+        (
+            "<!--#network-config secrets=a\nversion: 2\n-->",
+            flawed((1, 21), Flaw::UnknownAttribute(AttributeName::of("secrets=a"))),
+        ),
         ("<!--#network-config\nversion: 3\n-->", flawed((1, 1), Flaw::Network(BadNetwork::OtherVersion))),
         ("<!--#network-config\na: 1\n-->", flawed((1, 1), Flaw::Network(BadNetwork::NoVersion))),
         ("a\n<!--#network-config\n- 1\n-->", flawed((3, 1), shape)),
@@ -99,7 +120,7 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
         ("", None),
         ("<!--#vendor-data\n#cloud-config\n-->", Some(Ok(b"#cloud-config".to_vec()))),
         ("<!--#vendor-data encoding=base64\nQUJD\n-->", Some(Ok(b"ABC".to_vec()))),
-        ("<!--#vendor-data secrets=a\nx\n-->", flawed((1, 18), Flaw::UnknownAttribute)),
+        ("<!--#vendor-data secrets=a\nx\n-->", flawed((1, 18), Flaw::UnknownAttribute(AttributeName::of("secrets=a")))),
         ("<!--#vendor-data\nx", flawed((1, 1), Flaw::Unclosed)),
     ] {
         assert_eq!(vendor(notes), expected, "{notes:?}");
@@ -113,7 +134,7 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
         ("<!--#imds\nenabled: false\n-->", Some(Ok(Policy { enabled: false, ..Policy::default() }))),
         ("a\n<!--#imds\nmac: own\nhop_limit: 0\n-->", flawed((4, 12), hops)),
         ("<!--#imds encoding=base64\nLSBh\n-->", flawed((1, 1), packed)),
-        ("<!--#imds secrets=a\n-->", flawed((1, 11), Flaw::UnknownAttribute)),
+        ("<!--#imds secrets=a\n-->", flawed((1, 11), Flaw::UnknownAttribute(AttributeName::of("secrets=a")))),
         ("<!--#imds\n-->\n<!--#imds\n-->", flawed((3, 1), Flaw::Twice { first: 1 })),
     ] {
         assert_eq!(policy(notes), expected, "{notes:?}");
@@ -160,6 +181,7 @@ fn nothing_of_a_text_is_printed() {
     for notes in [
         "<!--#user-data\ncanary\n-->\n<!--#network-config\n- canary\n-->",
         "<!--#user-data canary\n-->\n<!--#network-config\ncanary: [\n-->",
+        "<!--#user-data secret=canary\n-->\n<!--#network-config password=canary\n-->",
         "<!--#user-data secrets=canary!\n-->\n<!--#network-config encoding=canary\nversion: canary\n-->",
         "<!--#user-data encoding=base64\ncanary\n-->\n<!--#network-config\nversion: canary\n-->",
         "<!--#user-data\ncanary\n<!--#network-config\nversion: 2\npassword: canary\n-->",

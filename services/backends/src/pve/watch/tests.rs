@@ -223,13 +223,14 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
 #[test]
 fn the_log_names_vm_owner_and_line_and_nothing_that_is_written_there() {
     let mut pve = PveTree::cluster("pve1").unwrap();
-    let notes = "<!--#user-data canary=1\ncanary\n-->\n<!--#network-config\ncanary: 3\n-->\ncanary";
+    let notes = "<!--#user-data secret=canary\ncanary\n-->\n<!--#network-config\ncanary: 3\n-->\ncanary";
     pve.put(106, &format!("{}canary\nboot: canary=\n", sample_config(id(106), notes))).unwrap();
     let (log, _) = look_once(&pve);
     for said in [
         "vmid=106 owner=pve1 digest=",
         "WARN message=line of the configuration not used vmid=106 line=13 ",
         "vmid=106 block=\"user-data\" outcome=notes_invalid ",
+        "reason=unknown attribute `secret` on the opening line",
         "vmid=106 block=\"network-config\" outcome=notes_invalid ",
         "vms=1",
     ] {
