@@ -127,9 +127,33 @@ mod tests {
             ("virtio,bridge=vm br0", Err(Bad::BadValue("bridge"))),
             ("virtio,firewall=maybe", Err(Bad::BadValue("firewall"))),
             ("virtio,rate=-1", Err(Bad::BadValue("rate"))),
+            ("virtio,host-tunnel=maybe", Err(Bad::BadValue("host-tunnel"))),
+            ("virtio,bridge=", Err(Bad::Incomplete)),
             ("virtio,colour=red", Err(Bad::UnknownField)),
+            (
+                "virtio,tag=4094,mtu=65520,queues=64,host-tunnel=1,rate=12.5,bridge=vm_br-0.20",
+                Ok(Nic {
+                    tag: Some(4094),
+                    mtu: Some(65520),
+                    queues: Some(64),
+                    bridge: Some("vm_br-0.20".to_owned()),
+                    ..nic("virtio")
+                }),
+            ),
         ] {
             assert_eq!(Nic::parse(0, text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_model_can_be_written_in_three_ways() {
+        let models = "e1000 e1000-82540em e1000-82544gc e1000-82545em e1000e i82551 i82557b i82559er ne2k_isa ne2k_pci pcnet \
+                      rtl8139 virtio vmxnet3";
+        for model in models.split_ascii_whitespace() {
+            assert_eq!(Nic::parse(0, model), Ok(nic(model)));
+            let with = Ok(Nic { mac: Some("bc:24:11:00:00:01".to_owned()), ..nic(model) });
+            assert_eq!(Nic::parse(0, &format!("{model}=bc:24:11:00:00:01")), with);
+            assert_eq!(Nic::parse(0, &format!("model={model},macaddr=bc:24:11:00:00:01")), with);
         }
     }
 }

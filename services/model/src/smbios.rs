@@ -104,6 +104,22 @@ mod tests {
             ("uuid=1".into(), Err(Bad::BadValue("uuid"))),
             ("serial=a,base64=2".into(), Err(Bad::BadValue("base64"))),
             ("asset=QUJD".into(), Err(Bad::UnknownField)),
+            (
+                "version=Mg,serial=Mw,manufacturer=NA,product=NQ,sku=Ng,family=Nw,base64=1".into(),
+                Ok(smbios(
+                    None,
+                    &[
+                        ("version", "2"),
+                        ("serial", "3"),
+                        ("manufacturer", "4"),
+                        ("product", "5"),
+                        ("sku", "6"),
+                        ("family", "7"),
+                    ],
+                )),
+            ),
+            // Proxmox's interface takes 512 characters, its loader more.
+            (format!("serial={}", "A".repeat(600)), Ok(smbios(None, &[("serial", &"A".repeat(600))]))),
         ] {
             assert_eq!(Smbios::parse(&text), expected, "{text}");
         }

@@ -67,6 +67,36 @@ fn the_last_good_value_wins() {
 }
 
 #[test]
+fn tags_stay_as_they_were_typed() {
+    for (text, expected) in [("B,a\t a;B;;b", vec!["B", "a", "a", "B", "b"]), ("a;b c;-d", vec![]), ("", vec![])] {
+        assert_eq!(load(&format!("tags: {text}\n")).vm.tags, expected, "{text}");
+    }
+}
+
+#[test]
+fn a_section_of_any_other_name_is_passed_over_to_the_next_header() {
+    let text =
+        "name: a\n[Special:cloudinit]\nname: b\n[special:Fleecing]\n#x\nname: c\nodd\n[x]\ntags: d\n[snap]\nodd\n";
+    let parsed = load(text);
+    assert_eq!((parsed.vm.name.as_deref(), parsed.vm.description.as_deref()), (Some("a"), None));
+    assert_eq!((parsed.vm.special_sections, parsed.vm.snapshots), (vec!["cloudinit".into()], vec!["snap".to_owned()]));
+    let unknown = |warning: &Warning| (warning.line, warning.reason.clone());
+    let unknown: Vec<_> = parsed.warnings.iter().map(unknown).collect();
+    assert_eq!(unknown, [(4, Reason::UnknownSection), (8, Reason::UnknownSection)], "what stands in them is nobody's");
+}
+
+#[test]
+fn what_means_nothing_here_is_known_all_the_same() {
+    let known = load(
+        "agent: enabled=1,type=virtio\nargs: -device x,y=\"z\"\nbios: ovmf\nboot: order=scsi0;net0\nhookscript: a:b\n\
+         machine: q35\nmeta: creation-qemu=10.1.2,ctime=1\nonboot: 1\nprotection: 0\nscsihw: virtio-scsi-single\n\
+         scsi0: local:vm-100-disk-0,serial=x\ntemplate: 1\nvmgenid: 1\nostype: l26\n",
+    );
+    assert_eq!(known.warnings, []);
+    assert!(known.vm.template);
+}
+
+#[test]
 fn descriptions_are_decoded_line_by_line() {
     for (text, expected) in [
         ("", None),
@@ -84,6 +114,9 @@ fn descriptions_are_decoded_line_by_line() {
         ("##cloud-config\n# %c3%bc%3A\n", Some("#cloud-config\n ü:")),
         ("#scsi1: local:1\nscsi0: local:0\n", Some("scsi1: local:1")),
         ("#a --> b\n", Some("a --> b")),
+        // What stands before the first word stays, and a lone digit is a text.
+        ("#\n#\t a\n#\n", Some("\n\t a")),
+        ("#0\n", Some("0")),
     ] {
         assert_eq!(load(text).vm.description.as_deref(), expected, "{text:?}");
     }
