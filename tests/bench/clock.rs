@@ -143,7 +143,9 @@ fn count_up(tree: &Path) {
     let version = list["version"].as_u64().unwrap() + 1;
     list["version"] = version.into();
     list["ids"][VMID.to_string()]["version"] = version.into();
-    for (file, value) in [(".vmlist", list), (".version", serde_json::json!({"starttime": 1, "vmlist": version}))] {
+    let mut counts: serde_json::Value = serde_json::from_slice(&fs::read(tree.join(".version")).unwrap()).unwrap();
+    counts["vmlist"] = version.into();
+    for (file, value) in [(".vmlist", list), (".version", counts)] {
         let temporary = tree.join(format!("{file}.tmp"));
         fs::write(&temporary, value.to_string()).unwrap();
         fs::rename(temporary, tree.join(file)).unwrap();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what design promises: run.sh PVE-IMDS SERVER COST FLOODS OUT [ROW…]. Run by `make bench`.
 #
-# ROW is one of cost http bulk post birth write flood memory (which includes restart); all of them by default. Rounds are
+# ROW is one of cost http bulk post birth write pve flood memory (which includes restart); all of them by default. Rounds are
 # interleaved: each takes ours and its peer one after the other, and what counts is the median of the rounds' ratios,
 # so that a busy machine widens the figures more than it moves them. Every measurement is a line of OUT/raw.tsv.
 # QUICK=1: fewer and shorter rounds, 200 guests instead of 1,000.
@@ -16,7 +16,7 @@ product=$(realpath "$1") server=$(realpath "$2") cost=$(realpath "$3") floods=$(
 mkdir -p "$5"
 out=$(realpath "$5")
 shift 5
-wanted=" ${*:-cost http bulk post birth write flood memory} "
+wanted=" ${*:-cost http bulk post birth write pve flood memory} "
 
 rounds=7 seconds=2 births=60 writes=12 crowd=1000
 if [ -n "${QUICK:-}" ]; then rounds=3 seconds=1 births=50 writes=4 crowd=200; fi
@@ -191,6 +191,32 @@ write() {
     stop
 }
 
+# --- two thousand VMs in the cluster
+
+# Nanoseconds that the thread which reads configurations has worked.
+worked() { cut -d' ' -f1 "$(grep -lx pve-files /proc/"$daemon"/task/*/comm | sed 's/comm$/schedstat/')"; }
+
+pve() {
+    local round how before began
+    world 101 $(seq 2001 3999)
+    guest 101
+    start "$node" "$server" guest "$run/config.yaml"
+    await "the guest is answered" answered imdsb-g101
+    for ((round = 1; round <= rounds; round++)); do
+        say "a cluster of 2,000 at rest, round $round of $rounds"
+        before=$(worked)
+        began=$(date +%s%N)
+        sleep 5
+        # A look every half second.
+        note pve-poll "$round" ours "$(awk "BEGIN { print ($(worked) - $before) / (($(date +%s%N) - $began) / 5e8) / 1e6 }")"
+    done
+    for how in moved unheard; do
+        say "$writes writes among 2,000, $how"
+        "$server" writes imdsb-g101 "$run/pve" "$how" "$writes" | columns "pve-$how"
+    done
+    stop
+}
+
 # --- a thousand guests
 
 # A world of its own: the test of the kernel tier, built as what is measured here. It fails if a request does.
@@ -261,7 +287,7 @@ world 101
 guest 101
 link imdsb-cn imdsb-nginx
 link imdsb-cp imdsb-plain
-for row in http bulk post birth write flood memory; do
+for row in http bulk post birth write pve flood memory; do
     if wants $row; then $row; fi
 done
 say "end"

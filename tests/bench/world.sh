@@ -40,7 +40,7 @@ world() {
           close(file)
           ids = ids (NR > 1 ? ", " : "") "\"" $1 "\": { \"node\": \"bench\", \"type\": \"qemu\", \"version\": " NR " }" }
         END { printf "{ \"version\": %d, \"ids\": { %s } }\n", NR, ids >(dir "/.vmlist")
-              printf "{ \"starttime\": 1, \"vmlist\": %d }\n", NR >(dir "/.version") }'
+              printf "{ \"starttime\": 1, \"vmlist\": %d, \"user.cfg\": 0, \"datacenter.cfg\": 0 }\n", NR >(dir "/.version") }'
     config warn
     namespace "$node"
     ip -n "$node" link add vmbr0 type bridge
