@@ -301,6 +301,22 @@ fn a_cluster_without_quorum_is_served_as_it_was() {
     world.until_said("second", &["first"]);
 }
 
+/// As after a power cut: this node is up before its majority, and what it has is what it had.
+#[test]
+fn a_daemon_that_starts_without_quorum_serves_what_can_be_read() {
+    let world = World::new(|pve| {
+        let mut cluster = pve.cluster();
+        cluster.put("pve1", 101, &config(101, "first"));
+        cluster.put_file("user.cfg", "pool:lab::101:\n");
+        cluster.lose_quorum();
+    });
+    assert_eq!(world.said(), (200, "first".to_owned()));
+    assert_eq!(world.health(), "ok\n");
+    assert!(!world.is_stale());
+    let log = fs::read_to_string(world.node.log()).unwrap();
+    assert!(!log.contains(" WARN ") && !log.contains(" ERROR "), "{log}");
+}
+
 #[test]
 fn a_number_that_is_given_again_without_a_word_is_nobodys() {
     let World { pve, guest, node } = World::serving();
