@@ -123,7 +123,7 @@ impl<R: Answers> Daemon<R> {
                 event = self.base.links.next() => session.follow(event).await,
                 report = session.reports.recv() => match report {
                     Some(report) => {
-                        session.guests.reported(report);
+                        session.reported(report);
                         None
                     }
                     None => Some(Broken::Guard),

@@ -5,6 +5,8 @@
 //! only when the kernel sends nobody there any more. Refused: names that are no VM's, and link kinds that the
 //! configuration does not accept (anyone with CAP_NET_ADMIN can give a device a tap's name).
 
+mod seating;
+
 use std::collections::HashMap;
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
@@ -16,6 +18,7 @@ use pve_imds_transport::{Guests as Seats, Interface, Seat, Server, Slots};
 use tokio::sync::watch;
 use tower::ServiceBuilder;
 
+use self::seating::Seating;
 use super::admission::Admission;
 use super::guard::Report;
 use super::stack::{Answers, Node, adopt, stack};
@@ -44,7 +47,7 @@ pub struct Guests<R> {
     node: Node,
     router: R,
     ring: Seats,
-    slots: Slots,
+    seating: Seating,
     seated: HashMap<u32, Seated>,
     left_out: HashMap<u32, LeftOut>,
     drain: watch::Sender<bool>,
@@ -84,8 +87,8 @@ impl<R: Answers> Guests<R> {
     #[must_use]
     pub fn new(accept: Accept, admission: Admission, node: Node, router: R, ring: Seats) -> Self {
         let drain = watch::Sender::new(false);
-        let slots = Slots::new(Slot::CAPACITY);
-        Self { accept, admission, node, router, ring, slots, seated: HashMap::new(), left_out: HashMap::new(), drain }
+        let seating = Seating::new(Slots::new(Slot::CAPACITY));
+        Self { accept, admission, node, router, ring, seating, seated: HashMap::new(), left_out: HashMap::new(), drain }
     }
 
     /// An interface appeared. If it is a guest's: its place, for the guard. One that is known has the seat it had.
@@ -129,6 +132,7 @@ impl<R: Answers> Guests<R> {
     }
 
     fn leave_out(&mut self, interface: &Interface, link: Link, rule: Rule) -> Place {
+        self.seating.gone(interface.index);
         let seat = self.unseat(interface.index).map(|Seated { seat, .. }| seat);
         let left_out = LeftOut { interface: interface.clone(), link, rule };
         tracing::info!(tap = %interface.name, vmid = %link.tap.vmid, index = interface.index, rule = %left_out.rule,
@@ -145,9 +149,9 @@ impl<R: Answers> Guests<R> {
         if let Some(known) = self.seated.get(&interface.index).filter(|known| known.interface == *interface) {
             return Some(known.seat);
         }
-        let Some(seat) = self.slots.take() else {
-            let vmid = link.tap.vmid.get();
-            tracing::error!(tap = %interface.name, vmid, "no seat left; the guest is neither guarded nor served");
+        let Some(seat) = self.seating.take(interface) else {
+            let (vmid, seats) = (link.tap.vmid.get(), Slot::CAPACITY);
+            tracing::error!(tap = %interface.name, vmid, seats, "all seats are taken; the guest waits for one, not served");
             return None;
         };
         let service = ServiceBuilder::new().map_request(adopt).service(stack(&self.node, link, self.router.clone()));
@@ -162,6 +166,7 @@ impl<R: Answers> Guests<R> {
     /// An interface vanished. If it was a guest's: the seat it had, for the guard.
     pub fn vanished(&mut self, interface: &Interface) -> Option<Seat> {
         self.left_out.remove(&interface.index);
+        self.seating.gone(interface.index);
         let seated = self.unseat(interface.index);
         self.show();
         let Seated { seat, .. } = seated?;
@@ -175,8 +180,8 @@ impl<R: Answers> Guests<R> {
         Some(seated)
     }
 
-    /// What the guard reports.
-    pub fn reported(&mut self, report: Report) {
+    /// What the guard reports. Out comes whoever has got a place by that.
+    pub fn reported(&mut self, report: Report) -> Option<(Interface, Place)> {
         match report {
             Report::Guarded(interface, swap) => {
                 counter!(ATTACHMENTS, "result" => "guarded").increment(1);
@@ -197,8 +202,13 @@ impl<R: Answers> Guests<R> {
                 counter!(ATTACHMENTS, "result" => "failed").increment(1);
             }
             Report::Failed(..) | Report::FailedAgain(_) => {}
-            Report::Released(seat) => self.slots.free(seat),
+            Report::Released(seat) => {
+                let interface = self.seating.free(seat)?;
+                let place = self.appeared(&interface)?;
+                return Some((interface, place));
+            }
         }
+        None
     }
 
     /// Everyone, the oldest interface first.

@@ -195,6 +195,13 @@ impl<R: Answers> Session<R> {
         }
     }
 
+    /// What the guard's thread says.
+    pub(super) fn reported(&mut self, report: Report) {
+        if let Some((interface, place)) = self.guests.reported(report) {
+            self.place(interface, place);
+        }
+    }
+
     fn place(&self, interface: Interface, place: Place) {
         match place {
             Place::Seat(seat) => self.guard.guard(interface, seat),
@@ -301,7 +308,7 @@ fn seat_present<R: Answers>(
             unguarded.insert(interface.index);
             continue;
         }
-        guests.reported(match guard::guard(datapath, pins, &interface, seat) {
+        let _ = guests.reported(match guard::guard(datapath, pins, &interface, seat) {
             Ok(swap) => {
                 passed(Step::GuestSwapped);
                 Report::Guarded(interface, swap)
