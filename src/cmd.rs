@@ -19,6 +19,7 @@ use pve_imds_datasources::backends::pve::{Inventory, Settings};
 use pve_imds_model::conf::Warning;
 use pve_imds_model::request::UnknownCaller;
 use pve_imds_model::vm::{Vm, VmId};
+use pve_imds_transport::bpf::Pins;
 use pve_imds_transport::{Interface, Links};
 
 use crate::app;
@@ -55,15 +56,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Guard(GuardCommand::Status { json, pins }) => {
             let holder = holder()?;
-            let pins = guard::pins(&pins, &holder, load)?;
+            let pins = Pins::open(&guard::dir(&pins, &holder, load)?)?;
             Deed::Status.allowed()?;
             status::run(&pins, &holder, json)
         }
         Command::Guard(GuardCommand::Remove { pins }) => {
             let holder = holder()?;
-            let pins = guard::pins(&pins, &holder, load)?;
+            let dir = guard::dir(&pins, &holder, load)?;
             Deed::Remove.allowed()?;
-            guard::remove(&pins, &holder)
+            guard::remove(&pins, &holder, &dir)
         }
     }
 }

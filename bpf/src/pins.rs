@@ -153,7 +153,7 @@ impl Pins {
     ///
     /// [`PinError::Dir`] or [`PinError::Pin`] if the directory or a pin in it cannot be read.
     pub fn list(&self) -> Result<Vec<Pinned>, PinError> {
-        let names = self.interfaces()?;
+        let names = Interfaces::open().map_err(|why| self.unreadable(why))?;
         let mut looks = Vec::new();
         for name in self.names()? {
             if let Looked::At(look) = self.look(name)? {
@@ -224,7 +224,8 @@ impl Pins {
             }
         }
         let all = stray::all().map_err(PinError::Strays)?;
-        self.named(all.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
+        let names = Interfaces::open().map_err(PinError::Strays)?;
+        Ok(names.named(all.into_iter().filter(|(_, link)| !pinned.contains(&link.id))))
     }
 
     /// Whether all that is pinned here and attached is in another network namespace, and nothing in this one. Of `funnel`
@@ -314,23 +315,6 @@ impl Pins {
         };
         look().map_err(|source| PinError::Pin { path: path.clone(), source })
     }
-
-    fn interfaces(&self) -> Result<Interfaces, PinError> {
-        let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(|why| self.unreadable(why.into()))?;
-        Ok(Interfaces(any))
-    }
-
-    fn named(&self, links: impl Iterator<Item = (Program, LinkTarget)>) -> Result<Vec<Stray>, PinError> {
-        let names = self.interfaces()?;
-        let stray = |(program, link): (Program, LinkTarget)| Stray {
-            ifindex: link.ifindex,
-            name: names.name(link.ifindex),
-            program,
-        };
-        let mut strays: Vec<_> = links.map(stray).collect();
-        strays.sort();
-        Ok(strays)
-    }
 }
 
 /// What is found under a pin's name.
@@ -361,6 +345,22 @@ impl Look {
 struct Interfaces(OwnedFd);
 
 impl Interfaces {
+    fn open() -> io::Result<Self> {
+        // Any socket can be asked.
+        Ok(Self(socket(AddressFamily::INET, SocketType::DGRAM, None)?))
+    }
+
+    fn named(&self, links: impl Iterator<Item = (Program, LinkTarget)>) -> Vec<Stray> {
+        let stray = |(program, link): (Program, LinkTarget)| Stray {
+            ifindex: link.ifindex,
+            name: self.name(link.ifindex),
+            program,
+        };
+        let mut strays: Vec<_> = links.map(stray).collect();
+        strays.sort();
+        strays
+    }
+
     fn name(&self, ifindex: u32) -> Option<String> {
         netdevice::index_to_name(&self.0, ifindex).ok()
     }

@@ -12,7 +12,7 @@ use pve_imds_model::chain;
 use pve_imds_model::tap::TapName;
 use pve_imds_observability::say_error;
 use pve_imds_transport::Interface;
-use pve_imds_transport::bpf::{Held, Idle, LockError, Pins, Program, removal};
+use pve_imds_transport::bpf::{Held, Idle, LockError, PinError, Pinned, Pins, Program, Stray, removal};
 
 use super::Usage;
 use super::rights::Deed;
@@ -87,40 +87,50 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: &str, pins: &PinDir) -> a
 }
 
 /// Takes every guard off.
-pub(super) fn remove(pins: &Pins, holder: &Holder) -> anyhow::Result<()> {
+pub(super) fn remove(pins: &PinDir, holder: &Holder, dir: &Path) -> anyhow::Result<()> {
     let serves = |pid| anyhow::anyhow!("pve-imds serves (pid {pid}); stop it first: systemctl stop pve-imds");
     // Of this network namespace, wherever its pins are.
     if let Holder::Daemon(says) = holder {
         return Err(serves(says.as_ref().map_or(0, |says| says.pid)));
     }
+    let still = "some programs are still attached";
+    let pins = match Pins::open(dir) {
+        Ok(pins) => pins,
+        // Nobody said that they are there: so they may be elsewhere, and what runs here is found without.
+        Err(PinError::Missing { .. } | PinError::NotBpf { .. }) if pins.pin_dir.is_none() => {
+            writeln!(stderr(), "nothing is pinned in {}; looking at what runs on the interfaces here", dir.display())?;
+            return say_removed(&[], &Pins::detach_all().context(still)?);
+        }
+        Err(error) => return Err(error.into()),
+    };
     // Held until all are gone, so that no daemon starts to pin in between. The lock files stay: whoever waits for one
     // would wait for a file that nobody else finds any more.
     let _lock = match pins.lock() {
         Err(LockError::Held { pid, .. }) => return Err(serves(pid)),
         other => other?,
     };
-    name_foreign(pins)?;
+    name_foreign(&pins)?;
     let pinned = pins.list()?;
     if pins.are_elsewhere()? {
-        bail!(
-            "what is pinned there guards interfaces of another network namespace: run this inside of it (ip netns exec)"
-        );
+        return Err(PinError::Elsewhere { dir: dir.to_owned() }.into());
     }
-    let strays = pins.remove_all().context("some programs are still attached")?;
+    say_removed(&pinned, &pins.remove_all().context(still)?)
+}
+
+/// What was pinned and what else was there, all of it off now.
+fn say_removed(pinned: &[Pinned], strays: &[Stray]) -> anyhow::Result<()> {
     let mut out = stdout().lock();
-    let steered = pinned.iter().filter(|pin| pin.program == Program::Steer && !pin.defunct);
-    let steered = steered.map(|pin| (pin.ifindex, pin.name.as_deref()));
-    let held = strays.iter().filter(|stray| stray.program == Program::Steer);
-    let held = held.map(|stray| (stray.ifindex, stray.name.as_deref()));
-    for (index, name) in steered.chain(held).collect::<BTreeSet<_>>() {
+    let pins = pinned.iter().filter(|pin| !pin.defunct).map(|pin| (pin.program, pin.ifindex, pin.name.as_deref()));
+    let strays = strays.iter().map(|stray| (stray.program, stray.ifindex, stray.name.as_deref()));
+    let links: BTreeSet<_> = pins.chain(strays).collect();
+    for (_, index, name) in links.iter().filter(|(program, ..)| *program == Program::Steer) {
         writeln!(out, "{} (index {index}): open", name.unwrap_or("-"))?;
     }
-    match pinned.len() + strays.len() {
+    match links.len() {
         0 => writeln!(out, "nothing was guarded")?,
         count => writeln!(out, "removed {count} links; nothing guards the metadata address now")?,
     }
-    let device = pinned.iter().find(|pin| pin.program == Program::Return).and_then(|pin| pin.name.as_deref());
-    if let Some(device) = device {
+    if let Some((.., Some(device))) = links.iter().find(|(program, ..)| *program == Program::Return) {
         writeln!(out, "our devices stay; to remove them: ip link del {device}")?;
     }
     Ok(())
@@ -136,14 +146,14 @@ pub(super) fn name_foreign(pins: &Pins) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The pins that are meant: by argument or variable, else by the daemon that serves here, else by the configuration. One
-/// that cannot be read is no reason not to look where they are by default.
-pub(super) fn pins(
+/// Where the pins are that are meant: by argument or variable, else by the daemon that serves here, else by the
+/// configuration. One that cannot be read is no reason not to look where they are by default.
+pub(super) fn dir(
     pins: &PinDir,
     holder: &Holder,
     load: impl FnOnce() -> Result<Loaded, ConfigError>,
-) -> anyhow::Result<Pins> {
-    let dir = match (named(pins)?, holder.says()) {
+) -> anyhow::Result<PathBuf> {
+    Ok(match (named(pins)?, holder.says()) {
         (Some(dir), Some(says)) if dir != says.pin_dir => {
             let (here, there) = (dir.display(), says.pin_dir.display());
             writeln!(stderr(), "the daemon that serves here has its pins in {there}; looking at {here} (--pin-dir)")?;
@@ -160,8 +170,7 @@ pub(super) fn pins(
                 dir
             }
         },
-    };
-    Ok(Pins::open(&dir)?)
+    })
 }
 
 fn named(pins: &PinDir) -> Result<Option<PathBuf>, Usage> {

@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
+use pve_imds_transport::bpf::Pins;
+
 use crate::pins::Old;
 use crate::world::{Guest, Node, Plug, run, sh, until};
 
@@ -74,6 +76,15 @@ fn a_command_learns_from_the_daemon_where_its_pins_are() {
     let (status, out, err) = bare(&["guard", "status", "--pin-dir", other]);
     assert!(status == Some(0) && err.contains("has its pins in /run/imdstk/bpf; looking at"), "{err}");
     assert!(out.starts_with("pve-imds serves"), "{out}");
+
+    // Once nobody can be asked, what runs here is found and taken off nevertheless.
+    node.stop("TERM");
+    let mut command = node.namespace.command(env!("CARGO_BIN_EXE_pve-imds"));
+    let (status, out, err) = said(&command.args(["guard", "remove"]).output().unwrap());
+    assert!(status == Some(0) && err.contains("nothing is pinned in /run/pve-imds/bpf"), "{err}");
+    assert!(out.contains("tap101i0 (index") && out.contains("ip link del imdstk-a"), "{out}");
+    let strays = node.namespace.inside(|| Pins::open(&Node::pin_dir()).unwrap().list().unwrap());
+    assert!(strays.iter().all(|pin| pin.defunct || pin.ifindex == 0), "nothing runs: {strays:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::name::PinName;
-use super::{Look, Looked, Pins, Program, Stray};
+use super::{Interfaces, Look, Looked, Pins, Program, Stray};
 use crate::error::PinError;
 use crate::lock::{self, Change};
 use crate::standing::Standing;
@@ -95,7 +95,19 @@ impl Pins {
         // Without its pin a link goes when the kernel finds the time; what is still there is taken off, but only what
         // was pinned nowhere here is news.
         let off = stray::detach_all().map_err(PinError::Strays)?;
-        self.named(off.into_iter().filter(|(_, link)| !pinned.contains(&link.id)))
+        let names = Interfaces::open().map_err(PinError::Strays)?;
+        Ok(names.named(off.into_iter().filter(|(_, link)| !pinned.contains(&link.id))))
+    }
+
+    /// Takes every guard off the interfaces of this network namespace, wherever it is pinned: for who has no directory.
+    ///
+    /// # Errors
+    ///
+    /// [`PinError::Strays`]; guards may be left.
+    pub fn detach_all() -> Result<Vec<Stray>, PinError> {
+        let off = stray::detach_all().map_err(PinError::Strays)?;
+        let names = Interfaces::open().map_err(PinError::Strays)?;
+        Ok(names.named(off.into_iter()))
     }
 
     /// Takes off whatever else of ours runs beside the pinned link of `program` on `ifindex`. Returns how many that was.
