@@ -62,8 +62,8 @@ pub enum ConfigCommand {
 /// `view`
 #[derive(Debug, clap::Args)]
 pub struct View {
-    /// Which VM
-    pub vmid: u32,
+    /// Which VM, by its VMID
+    pub vmid: String,
     /// Which path
     #[arg(default_value = "/nocloud/user-data")]
     pub path: String,

@@ -70,8 +70,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
 }
 
 /// A VMID from the command line.
-fn vmid(number: u32) -> Result<VmId, Usage> {
-    VmId::new(number).ok_or_else(|| Usage(format!("{number} is no VMID; VMIDs are 100 to 999999999")))
+fn vmid(text: &str) -> Result<VmId, Usage> {
+    let number = text.parse().ok().and_then(VmId::new);
+    number.ok_or_else(|| Usage(format!("{text} is no VMID; VMIDs are 100 to 999999999")))
 }
 
 /// Every interface of this namespace, the oldest first.

@@ -30,7 +30,7 @@ const NOBODY: u32 = 100;
 
 pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> anyhow::Result<()> {
     let what = inspect.what.as_str();
-    let number = what.parse().ok().filter(|_| !Path::new(what).exists());
+    let number = what.bytes().all(|byte| byte.is_ascii_digit()).then_some(what).filter(|_| !Path::new(what).exists());
     if let Some(vmid) = number.map(vmid).transpose()? {
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;

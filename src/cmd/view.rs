@@ -21,7 +21,7 @@ use crate::cli::View;
 use crate::config::Checked;
 
 pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
-    let vmid = vmid(view.vmid)?;
+    let vmid = vmid(&view.vmid)?;
     if !view.path.starts_with('/') {
         return Err(Usage(format!("{:?} is no path; paths begin with /", view.path)).into());
     }
@@ -35,7 +35,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     }
     if !record.ready {
         bail!(
-            "VM {vmid}: {file} has no content yet, as while a VM is cloned; a daemon that read it before goes on serving that \
+            "VM {vmid}: {file} has nothing in it that can be used, as while a VM is cloned; a daemon that read it before goes on serving that \
              for a few seconds, to a guest that ran then"
         );
     }

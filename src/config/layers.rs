@@ -273,15 +273,18 @@ fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, LayerError> {
 }
 
 /// What was probably meant by a name of several parts: the name that ends so, if one was written without its sections,
-/// else the one that is closest.
+/// or without what stands between its words, else the one that is closest.
 fn meant<'a>(name: &str, joint: char, known: &[&'a str]) -> Option<&'a str> {
     let last = name.rsplit('.').next().unwrap_or(name);
     let ends_so = |known: &&str| known.strip_suffix(last).is_some_and(|above| above.ends_with(joint));
-    let mut same = known.iter().copied().filter(ends_so);
-    match (same.next(), same.next()) {
-        (Some(only), None) => Some(only),
-        _ => nearest(name, known.iter().copied()),
-    }
+    let letters =
+        |name: &str| name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    let spells_so = |known: &&str| letters(known) == letters(name);
+    let only = |mut same: Box<dyn Iterator<Item = &'a str> + '_>| same.next().filter(|_| same.next().is_none());
+    let all = || known.iter().copied();
+    only(Box::new(all().filter(ends_so)))
+        .or_else(|| only(Box::new(all().filter(spells_so))))
+        .or_else(|| nearest(name, all()))
 }
 
 #[cfg(test)]
@@ -345,6 +348,7 @@ mod tests {
                 "unknown option datapath.accept-kinds; did you mean datapath.accept_kinds?",
             ),
             ("Log_Level: info", "unknown option Log_Level; did you mean log_level?"),
+            ("loglevel: info", "unknown option loglevel; did you mean log_level?"),
             ("log: {level: info}", "unknown option log.level; did you mean log_level?"),
             ("accept_kinds: []", "unknown option accept_kinds; did you mean datapath.accept_kinds?"),
             ("frobnicate: 1", "unknown option frobnicate"),
@@ -358,8 +362,8 @@ mod tests {
             ("node_name: 007", "node_name must be text; put it in quotes"),
             ("guests: {exclude: {vmids: [-1]}}", "guests.exclude.vmids must be a list of numbers"),
             ("- a", "the file must be a mapping of options"),
-            ("log_level: info\nlog_level: debug", "not YAML"),
-            ("http: {}\nhttp: {allowed_hosts: [a]}", "not YAML"),
+            ("log_level: info\nlog_level: debug", "a key that stands there twice"),
+            ("http: {}\nhttp: {allowed_hosts: [a]}", "a key that stands there twice"),
         ] {
             let error = Layers::defaults().file(file.as_bytes()).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{file}: {error}");

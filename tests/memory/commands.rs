@@ -57,6 +57,8 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
         ("", &["fly"][..], "fly"),
         ("", &["view"], "VMID"),
         ("", &["view", "99"], "99 is no VMID"),
+        ("", &["view", "web-1"], "web-1 is no VMID; VMIDs are 100 to 999999999"),
+        ("", &["view", "4294967396"], "4294967396 is no VMID"),
         ("", &["view", "100", "nocloud/"], "paths begin with /"),
         ("", &["view", "a-name"], "a-name"),
         ("", &["view", "100", "/a b"], "/a b"),
@@ -220,7 +222,7 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
         (["inspect", &broken], 0, &lines),
         (["view", "100"], 1, &lines),
         (["view", "100"], 1, &[nic]),
-        (["view", "101"], 1, &[format!("VM 101: {blank} has no content yet")]),
+        (["view", "101"], 1, &[format!("VM 101: {blank} has nothing in it that can be used")]),
         (["view", "102"], 1, std::slice::from_ref(&unread)),
         (["inspect", "102"], 1, std::slice::from_ref(&unread)),
     ] {

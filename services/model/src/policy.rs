@@ -255,7 +255,7 @@ mod tests {
             ("audiences: [\"a\\n\"]", value("audiences", some, (1, 12))),
             ("Enabled: false", yaml(Kind::UnknownKey, Some((1, 1)))),
             ("enabled: false\nhoplimit: 1", yaml(Kind::UnknownKey, Some((2, 1)))),
-            ("enabled: true\nenabled: false", yaml(Kind::Syntax, Some((2, 1)))),
+            ("enabled: true\nenabled: false", yaml(Kind::Twice, Some((2, 1)))),
             ("- enabled", yaml(Kind::Shape, Some((1, 1)))),
             ("enabled", yaml(Kind::Shape, Some((1, 1)))),
         ] {

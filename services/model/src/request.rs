@@ -70,7 +70,7 @@ pub enum UnknownCaller {
     #[error("its configuration cannot be read: {0}")]
     Unreadable(Arc<str>),
     /// The configuration exists but says nothing yet (a clone's placeholder, an empty file).
-    #[error("the configuration of this VM has no content yet")]
+    #[error("the configuration of this VM has nothing in it yet that can be used")]
     NotReady,
     /// The configuration has no such NIC.
     #[error("the configuration of this VM has no such NIC")]

@@ -31,6 +31,8 @@ pub enum Kind {
     Shape,
     /// A key that nobody asked for.
     UnknownKey,
+    /// A key that stands there twice.
+    Twice,
     /// Longer, deeper or more entangled than we care to read.
     TooMuch,
 }
@@ -51,6 +53,7 @@ impl fmt::Display for YamlError {
             Kind::Syntax => "not YAML",
             Kind::Shape => "YAML of another shape",
             Kind::UnknownKey => "an unknown key",
+            Kind::Twice => "a key that stands there twice",
             Kind::TooMuch => "too long, too deep or too entangled",
         })?;
         match self.place {
@@ -91,7 +94,7 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
 /// what.
 ///
 /// # Errors
-/// As [`read`], and [`Kind::Syntax`] for a key that stands twice.
+/// As [`read`], and [`Kind::Twice`].
 pub fn read_once<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
     read_with(text, serde_yaml::DuplicateKeyPolicy::Error)
 }
@@ -146,8 +149,8 @@ fn kind_of(error: &serde_yaml::Error) -> Kind {
         | E::UnknownAnchor { .. }
         | E::ContainerEndMismatch { .. }
         | E::IndentationError { .. }
-        | E::FoldedBlockScalarMustIndentContent { .. }
-        | E::DuplicateMappingKey { .. } => Kind::Syntax,
+        | E::FoldedBlockScalarMustIndentContent { .. } => Kind::Syntax,
+        E::DuplicateMappingKey { .. } => Kind::Twice,
         E::SerdeUnknownField { .. } => Kind::UnknownKey,
         _ => Kind::Shape,
     }
