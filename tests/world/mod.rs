@@ -340,7 +340,9 @@ impl Drop for Node {
                 eprintln!("{line}");
             }
         }
-        let _ = sh(&format!("umount {RUN}/bpf; rm -rf {RUN}"));
+        // The claim of a daemon that was killed, and its directory unless somebody else has something there.
+        let claim = format!("net-$(stat -Lc %i /run/netns/{})", self.namespace.name());
+        sh(&format!("umount {RUN}/bpf; rm -rf {RUN}; rm -f /run/pve-imds/{claim}; rmdir /run/pve-imds"));
     }
 }
 
