@@ -42,6 +42,8 @@ pub(crate) fn find(path: &Path) -> io::Result<Found> {
         // How the kernel refuses a directory, or a symbolic link to somewhere, depends on where that is.
         Err(why) => match path.symlink_metadata() {
             Ok(about) if !about.is_file() => Ok(Found::Other),
+            // Another process has just made it; whoever makes one now finds that.
+            Ok(_) if why.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
             Ok(_) => Err(why),
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
             Err(why) => Err(why),
