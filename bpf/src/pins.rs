@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
+use rustix::fs::{StatVfsMountFlags, statfs};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::error::{LockError, PinError};
@@ -106,9 +106,13 @@ pub struct Stray {
 impl Pins {
     /// The pins in `dir`, which is on a BPF file system.
     ///
+    /// The kernel makes such a file system one that everybody may write to: then anyone could put something where a pin
+    /// must be. Where it is ours to say, others may not from here on.
+    ///
     /// # Errors
     ///
-    /// [`PinError::Missing`] and [`PinError::NotBpf`], with the command that mends it, and [`PinError::Dir`].
+    /// [`PinError::Missing`], [`PinError::NotBpf`] and [`PinError::ReadOnly`], with the command that mends it, and
+    /// [`PinError::Dir`].
     pub fn open(dir: &Path) -> Result<Self, PinError> {
         let found = statfs(dir).map_err(|why| match io::Error::from(why) {
             why if why.kind() == io::ErrorKind::NotFound => PinError::Missing { dir: dir.to_owned() },
@@ -117,7 +121,7 @@ impl Pins {
         if u32::try_from(found.f_type) != Ok(BPF_FS_MAGIC) {
             return Err(PinError::NotBpf { dir: dir.to_owned() });
         }
-        if statvfs(dir).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        if u64::try_from(found.f_flags).is_ok_and(|flags| flags & StatVfsMountFlags::RDONLY.bits() != 0) {
             return Err(PinError::ReadOnly { dir: dir.to_owned() });
         }
         // Whoever may not change that can pin nothing either, unless it is somebody's own arrangement.

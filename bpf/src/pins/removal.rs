@@ -37,13 +37,17 @@ impl Pins {
     /// [`PinError::Pin`] and [`PinError::Busy`]; pins that came later in the list are still there.
     pub fn sweep(&self, alive: impl Fn(u32) -> bool) -> Result<Swept, PinError> {
         let mut swept = Swept::default();
-        let elsewhere = self.are_elsewhere()?;
-        let is_left = |look: &Look| {
-            !(elsewhere && look.is_elsewhere()) && (look.standing == Standing::Stale || !alive(look.ifindex))
+        // Asked of all pins, and seldom needed: of a guard that runs, but not here.
+        let mut elsewhere = None;
+        let mut is_left = |look: &Look| -> Result<bool, PinError> {
+            if look.is_elsewhere() && *get_or_try(&mut elsewhere, || self.are_elsewhere())? {
+                return Ok(false);
+            }
+            Ok(look.standing == Standing::Stale || !alive(look.ifindex))
         };
         for name in self.names()? {
             match self.look(name)? {
-                Looked::At(look) if is_left(&look) => {}
+                Looked::At(look) if is_left(&look)? => {}
                 Looked::Foreign => {
                     swept.foreign.push(self.file(name));
                     continue;
@@ -52,7 +56,7 @@ impl Pins {
             }
             let _change = Change::take(&self.dir)?;
             if let Looked::At(look) = self.look(name)?
-                && is_left(&look)
+                && is_left(&look)?
             {
                 self.clear(name)?;
                 swept.gone.push((name.program(), look.ifindex));
@@ -155,4 +159,12 @@ impl Pins {
         }
         Ok(())
     }
+}
+
+/// What is known, or is now found out.
+fn get_or_try<T, E>(known: &mut Option<T>, find: impl FnOnce() -> Result<T, E>) -> Result<&mut T, E> {
+    Ok(match known {
+        Some(known) => known,
+        None => known.insert(find()?),
+    })
 }
