@@ -70,6 +70,15 @@ impl Holder {
         }
     }
 
+    /// The process that serves here, if one does: 0 if it did not say who it is.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Daemon(says) => Some(says.as_ref().map_or(0, |says| says.pid)),
+            Self::Nobody | Self::Hidden => None,
+        }
+    }
+
     /// What the daemon that serves here says.
     #[must_use]
     pub fn says(&self) -> Option<&Says> {

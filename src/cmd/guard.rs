@@ -90,8 +90,8 @@ pub(super) fn attach(name: Option<&str>, accept_kinds: &str, pins: &PinDir) -> a
 pub(super) fn remove(pins: &PinDir, holder: &Holder, dir: &Path) -> anyhow::Result<()> {
     let serves = |pid| anyhow::anyhow!("pve-imds serves (pid {pid}); stop it first: systemctl stop pve-imds");
     // Of this network namespace, wherever its pins are.
-    if let Holder::Daemon(says) = holder {
-        return Err(serves(says.as_ref().map_or(0, |says| says.pid)));
+    if let Some(pid) = holder.pid() {
+        return Err(serves(pid));
     }
     let still = "some programs are still attached";
     let pins = match Pins::open(dir) {

@@ -14,10 +14,10 @@ use serde_json::json;
 use crate::app::claim::Holder;
 
 pub(super) fn run(pins: &Pins, holder: &Holder, json: bool) -> anyhow::Result<()> {
-    let daemon = match holder {
+    let daemon = match holder.pid() {
         // Also where these pins are not its own: then that has been said.
-        Holder::Daemon(says) => Some(says.as_ref().map_or(0, |says| says.pid)),
-        Holder::Nobody | Holder::Hidden => pins.holder()?,
+        Some(pid) => Some(pid),
+        None => pins.holder()?,
     };
     super::guard::name_foreign(pins)?;
     let pinned = pins.list()?;

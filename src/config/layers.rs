@@ -280,11 +280,12 @@ fn meant<'a>(name: &str, joint: char, known: &[&'a str]) -> Option<&'a str> {
     let letters =
         |name: &str| name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
     let spells_so = |known: &&str| letters(known) == letters(name);
-    let only = |mut same: Box<dyn Iterator<Item = &'a str> + '_>| same.next().filter(|_| same.next().is_none());
     let all = || known.iter().copied();
-    only(Box::new(all().filter(ends_so)))
-        .or_else(|| only(Box::new(all().filter(spells_so))))
-        .or_else(|| nearest(name, all()))
+    only(all().filter(ends_so)).or_else(|| only(all().filter(spells_so))).or_else(|| nearest(name, all()))
+}
+
+fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    items.next().filter(|_| items.next().is_none())
 }
 
 #[cfg(test)]
