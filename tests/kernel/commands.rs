@@ -23,11 +23,7 @@ fn a_second_daemon_ends_and_names_the_first() {
 
 #[test]
 fn a_second_daemon_with_pins_and_devices_of_its_own_ends_too() {
-    let mut node = Node::new();
-    node.vm(101);
-    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (node, guest) = Node::serving_one();
     let other = other_pins();
     let settings = node.settings().replace("/run/imdstk/bpf", other).replace("imdstk-", "imdstk2-");
     std::fs::write(node.config(), settings).unwrap();
@@ -51,11 +47,7 @@ fn other_pins() -> &'static str {
 
 #[test]
 fn a_command_learns_from_the_daemon_where_its_pins_are() {
-    let mut node = Node::new();
-    node.vm(101);
-    let _guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (mut node, _guest) = Node::serving_one();
     let bare = |arguments: &[&str]| {
         let mut command = node.namespace.command(env!("CARGO_BIN_EXE_pve-imds"));
         said(&command.args(arguments).output().unwrap())
@@ -129,11 +121,7 @@ fn a_directory_that_is_no_bpf_file_system_ends_the_start_with_the_mend() {
 
 #[test]
 fn the_guard_is_shown_and_removed_only_when_nobody_serves() {
-    let mut node = Node::new();
-    node.vm(101);
-    let _guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (mut node, _guest) = Node::serving_one();
     let status = text(&node.product(&["guard", "status"]).stdout);
     assert!(status.contains(&format!("pid {}", node.pid())), "{status}");
     let row = status.lines().find(|line| line.starts_with("tap101i0")).unwrap();
@@ -173,11 +161,7 @@ fn the_guard_is_shown_and_removed_only_when_nobody_serves() {
 
 #[test]
 fn view_gives_the_bytes_a_guest_gets() {
-    let mut node = Node::new();
-    node.vm(101);
-    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (node, guest) = Node::serving_one();
     for file in ["", "meta-data", "user-data", "vendor-data", "network-config"] {
         let path = format!("/nocloud/{file}");
         let output = node.product(&["view", "101", &path]);
@@ -188,11 +172,7 @@ fn view_gives_the_bytes_a_guest_gets() {
 
 #[test]
 fn every_step_is_passed_and_can_be_died_at() {
-    let mut node = Node::new();
-    node.vm(101);
-    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (mut node, guest) = Node::serving_one();
     let old = Old::shield(&node, "tap101i0");
     node.stop("TERM");
     node.start();
@@ -338,11 +318,7 @@ fn all_of_the_accepted_kinds_are_guarded_at_once_beside_a_daemon_that_does_not_m
 
 #[test]
 fn the_guard_of_another_namespace_is_not_taken_for_ours() {
-    let mut node = Node::new();
-    node.vm(101);
-    let _guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (mut node, _guest) = Node::serving_one();
     let outside = || {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pve-imds"));
         text(&command.args(["guard", "status", PINS[0], PINS[1]]).output().unwrap().stdout)

@@ -89,11 +89,7 @@ fn nothing_for_the_address_reaches_the_bridge_while_the_daemon_dies_and_comes_ba
 
 #[test]
 fn a_start_waits_for_a_daemon_that_is_ending() {
-    let mut node = Node::new();
-    node.vm(101);
-    let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
-    node.start();
-    node.await_guard("tap101i0");
+    let (mut node, guest) = Node::serving_one();
     let old = node.pid();
     // It takes its time over the last answers.
     run(&format!("kill -STOP {old} && kill -TERM {old}"));

@@ -193,6 +193,16 @@ impl Node {
         node
     }
 
+    /// A node whose daemon serves and guards one guest, of VM 101.
+    pub fn serving_one() -> (Self, Guest) {
+        let mut node = Self::new();
+        node.vm(101);
+        let guest = Guest::plug(&node, 101, Plug::Veth, "169.254.1.2/16");
+        node.start();
+        node.await_guard("tap101i0");
+        (node, guest)
+    }
+
     pub fn dir() -> PathBuf {
         PathBuf::from(RUN)
     }

@@ -2,6 +2,8 @@
 //! that could stand in their place.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod changed;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -60,14 +62,7 @@ fn every_prefix_and_every_changed_byte_is_read() {
         for length in 0..=whole.len() {
             holds(&whole[..length]);
         }
-        let mut changed = whole.clone();
-        for at in 0..whole.len() {
-            for byte in 0..=255 {
-                changed[at] = byte;
-                holds(&changed);
-            }
-            changed[at] = whole[at];
-        }
+        changed::each_byte(&whole, holds);
     }
 }
 

@@ -2,6 +2,8 @@
 //! everything that could stand in their place.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod changed;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,14 +71,7 @@ fn every_prefix_and_every_changed_byte_is_read() {
                 for length in 0..=whole.len() {
                     serves(&holds(vmid, &whole[..length]));
                 }
-                let mut changed = whole.clone();
-                for at in 0..whole.len() {
-                    for byte in 0..=255 {
-                        changed[at] = byte;
-                        holds(vmid, &changed);
-                    }
-                    changed[at] = whole[at];
-                }
+                changed::each_byte(&whole, |text| drop(holds(vmid, text)));
             });
         }
     });
