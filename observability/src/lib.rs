@@ -21,6 +21,7 @@ use std::sync::OnceLock;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+mod journal;
 mod logs;
 mod panics;
 mod prometheus;

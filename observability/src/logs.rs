@@ -1,8 +1,8 @@
 //! Logs: which lines, in what form, to the journal or to stderr.
 //!
-//! The journal and JSON carry the fields of the span around an event; text does not, as a line there is read by people
-//! and says itself what it is about. Each receiver has its own filter, so that the log level never decides what is
-//! traced.
+//! The journal and JSON carry the fields of the span around an event; text, and the message in the journal, does not, as
+//! a line there is read by people and says itself what it is about. Each receiver has its own filter, so that the log
+//! level never decides what is traced.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -10,7 +10,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use tracing::Subscriber;
-use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -18,6 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, fmt};
 
 use crate::InstallError;
+use crate::journal::Journal;
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,8 +122,8 @@ where
     S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
     Ok(match destination {
-        Destination::Journal => journal().map_err(InstallError::Journal)?.with_filter(filter).boxed(),
-        Destination::JournalOrText => match journal() {
+        Destination::Journal => Journal::open().map_err(InstallError::Journal)?.with_filter(filter).boxed(),
+        Destination::JournalOrText => match Journal::open() {
             Ok(journal) => journal.with_filter(filter).boxed(),
             Err(_) => text(false, filter, io::stderr),
         },
@@ -137,7 +137,7 @@ pub(crate) fn say_error(destination: Destination, why: &str) -> bool {
     let layer = match destination {
         Destination::Text { .. } => return false,
         Destination::Json => json(EnvFilter::new("error"), io::stderr),
-        Destination::Journal | Destination::JournalOrText => match journal() {
+        Destination::Journal | Destination::JournalOrText => match Journal::open() {
             Ok(journal) => journal.boxed(),
             Err(_) => return false,
         },
@@ -146,22 +146,6 @@ pub(crate) fn say_error(destination: Destination, why: &str) -> bool {
         tracing::error!(target: "pve_imds", "{why}");
     });
     true
-}
-
-/// Priorities one to one (the crate's own have INFO as a notice), and fields that cannot be taken for the journal's own.
-fn journal() -> io::Result<tracing_journald::Layer> {
-    let priorities = PriorityMappings {
-        error: Priority::Error,
-        warn: Priority::Warning,
-        info: Priority::Informational,
-        debug: Priority::Debug,
-        trace: Priority::Debug,
-    };
-    let journal = tracing_journald::layer()?;
-    Ok(journal
-        .with_syslog_identifier("pve-imds".to_owned())
-        .with_field_prefix(Some("IMDS".to_owned()))
-        .with_priority_mappings(priorities))
 }
 
 fn text<S, W>(colour: bool, filter: EnvFilter, writer: W) -> Box<dyn Layer<S> + Send + Sync>

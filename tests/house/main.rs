@@ -62,7 +62,6 @@ const ROOMS: &[(&str, &[&str], &[&str], &str)] = &[
         &["pve-imds-middleware"],
         "receivers are installed in observability; tests listen",
     ),
-    ("tracing-journald", &["pve-imds-observability"], &[], "receivers are installed in observability"),
     ("tracing-opentelemetry", &["pve-imds-observability"], &[], "receivers are installed in observability"),
     ("opentelemetry", &["pve-imds-observability"], &[], "receivers are installed in observability"),
     ("opentelemetry_sdk", &["pve-imds-observability"], &[], "receivers are installed in observability"),
