@@ -3,14 +3,16 @@
 //! In come events and the spans around them; out goes one datagram each. `MESSAGE`, which is all that `journalctl` and
 //! the node's panel show, says what a line of text says: the message and the facts of the event. Beside it each fact is
 //! a field of its own, those of the spans included, so that one may ask for them. Refused: to wait for a journal that
-//! does not take its entries, and to grow with what is said.
+//! takes nothing (it is told later how many entries it missed), and to grow with what is said.
 
 use std::fmt::{self, Write as _};
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -33,6 +35,10 @@ const VALUE: usize = 16 << 10;
 /// message this is less than half of what Linux takes for a datagram unless told otherwise (`net.core.wmem_default`).
 const FACTS: usize = 64 << 10;
 
+/// Bytes of entries that journald has not read yet, as the kernel counts them. A node that starts says a few lines about
+/// each of a thousand guests, and the usual 208 KiB hold about a hundred lines.
+const UNREAD: usize = 4 << 20;
+
 /// Bytes of the message in an entry that was too large for a datagram.
 const SHORT: usize = 1 << 10;
 
@@ -45,6 +51,8 @@ pub(crate) struct Journal {
     // Not connected: a journald that starts anew has a new socket in the same place.
     socket: UnixDatagram,
     path: PathBuf,
+    /// Entries that were not taken, since it was last told.
+    lost: AtomicU64,
 }
 
 impl Journal {
@@ -56,27 +64,51 @@ impl Journal {
     fn at(path: PathBuf) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
+        // Beyond `net.core.wmem_max` only with CAP_NET_ADMIN, which commands need not have. With less it works too.
+        let _ = sockopt::set_socket_send_buffer_size_force(&socket, UNREAD / 2)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, UNREAD / 2));
         // journald does not mind an empty datagram.
         match socket.send_to(&[], &path) {
             Err(why) if why.kind() != io::ErrorKind::WouldBlock => Err(why),
-            _ => Ok(Self { socket, path }),
+            _ => Ok(Self { socket, path, lost: AtomicU64::new(0) }),
         }
     }
 
-    /// Sends an entry; one too large for a datagram with less of its message, and only then without its facts. One that
-    /// cannot be sent now is lost: there is nobody to tell, and nobody may wait.
+    /// Sends an entry, or counts it as lost: nobody may wait.
     fn send(&self, metadata: &Metadata<'_>, facts: &[u8], message: &str) {
+        self.tell_lost();
+        if self.try_send(metadata, facts, message).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An entry that is too large for a datagram goes with less of its message, and only then without its facts.
+    fn try_send(&self, metadata: &Metadata<'_>, facts: &[u8], message: &str) -> io::Result<usize> {
+        let mut sent = Ok(0);
         for (facts, length) in [(facts, VALUE), (facts, SHORT), (&[][..], SHORT)] {
-            let mut entry = Vec::with_capacity(facts.len() + message.len().min(length) + 512);
-            put(&mut entry, "MESSAGE", cut(message, length).as_bytes());
-            put(&mut entry, "PRIORITY", priority(*metadata.level()).as_bytes());
-            put(&mut entry, "SYSLOG_IDENTIFIER", b"pve-imds");
+            let mut entry = head(*metadata.level(), &cut(message, length));
             put_place(&mut entry, "", metadata);
             entry.extend_from_slice(facts);
-            let sent = self.socket.send_to(&entry, &self.path);
-            if !sent.is_err_and(|why| why.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error())) {
-                return;
+            sent = self.socket.send_to(&entry, &self.path);
+            if !sent.as_ref().is_err_and(|why| why.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error())) {
+                break;
             }
+        }
+        sent
+    }
+
+    /// Says how many entries are missing, if any are. Not as an event: this is where events end.
+    fn tell_lost(&self) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost == 0 {
+            return;
+        }
+        let mut entry =
+            head(Level::WARN, &format!("lines before this one are missing, the journal did not take them lost={lost}"));
+        put(&mut entry, "TARGET", module_path!().as_bytes());
+        put(&mut entry, "IMDS_LOST", lost.to_string().as_bytes());
+        if self.socket.send_to(&entry, &self.path).is_err() {
+            self.lost.fetch_add(lost, Ordering::Relaxed);
         }
     }
 }
@@ -187,6 +219,15 @@ fn name(field: &Field) -> String {
     let name = field.name().chars().map(|char| if char == '.' { '_' } else { char.to_ascii_uppercase() });
     let name = name.skip_while(|char| *char == '_').filter(|char| *char == '_' || char.is_ascii_alphanumeric());
     PREFIX.chars().chain(name).collect()
+}
+
+/// What every entry begins with.
+fn head(level: Level, message: &str) -> Vec<u8> {
+    let mut entry = Vec::with_capacity(message.len() + 1024);
+    put(&mut entry, "MESSAGE", message.as_bytes());
+    put(&mut entry, "PRIORITY", priority(level).as_bytes());
+    put(&mut entry, "SYSLOG_IDENTIFIER", b"pve-imds");
+    entry
 }
 
 /// Where in the source something stands.

@@ -299,11 +299,13 @@ fn a_text_that_was_cut_stays_cut() {
 fn nobody_waits_for_a_journal_that_takes_nothing() {
     let journald = Journald::new();
     let journal = journald.open().unwrap();
-    let subscriber = tracing_subscriber::registry().with(journal);
+    set_socket_send_buffer_size(&journal.socket, 1 << 16).unwrap();
+    let dispatch = tracing::Dispatch::new(tracing_subscriber::registry().with(journal));
+    let speaks = dispatch.clone();
     let (done, said) = channel();
     // A thousand lines are more than its queue holds.
     let speaker = thread::spawn(move || {
-        tracing::subscriber::with_default(subscriber, || {
+        tracing::dispatcher::with_default(&speaks, || {
             for number in 0..1000 {
                 tracing::info!(number, "{}", "m".repeat(1000));
             }
@@ -315,6 +317,17 @@ fn nobody_waits_for_a_journal_that_takes_nothing() {
     let taken = journald.entries();
     assert!(!taken.is_empty() && taken.len() < 1000, "{} entries: the queue was not full", taken.len());
     assert_eq!(taken[0].get("IMDS_NUMBER"), "0");
+    // It learns how many it missed, once, when it listens again.
+    tracing::dispatcher::with_default(&dispatch, || {
+        tracing::info!("heard");
+        tracing::info!("heard too");
+    });
+    let later = journald.entries();
+    let lost = (1000 - taken.len()).to_string();
+    let missing = format!("lines before this one are missing, the journal did not take them lost={lost}");
+    assert_eq!(later.iter().map(|entry| entry.get("MESSAGE")).collect::<Vec<_>>(), [&*missing, "heard", "heard too"]);
+    assert_eq!((later[0].get("IMDS_LOST"), later[0].get("PRIORITY")), (&*lost, "4"));
+    assert_eq!(later[0].get("SYSLOG_IDENTIFIER"), "pve-imds");
     // A full queue is no reason to take it for dead.
     while journald.open().unwrap().socket.send_to(b"A=1\n", journald.dir.path().join("socket")).is_ok() {}
     assert!(journald.open().is_ok());
@@ -333,7 +346,8 @@ fn a_journal_that_goes_is_found_again() {
         tracing::info!("heard");
     });
     let entries = journald.entries();
-    assert_eq!(entries.iter().map(|entry| entry.get("MESSAGE")).collect::<Vec<_>>(), ["heard"]);
+    assert_eq!(entries.len(), 2, "{entries:?}");
+    assert_eq!((entries[0].get("IMDS_LOST"), entries[1].get("MESSAGE")), ("1", "heard"));
 }
 
 #[test]
