@@ -90,5 +90,5 @@ fn a_neighbour_is_served_through_every_flood_and_so_is_the_flooder_afterwards() 
     }
     let grown = |of: fn(&Usage) -> u64| of(&rounds[3]).saturating_sub(of(&rounds[2]));
     assert!(grown(|usage| usage.resident) < TOLERANCE, "{rounds:?}");
-    assert_eq!((rounds[3].descriptors, rounds[3].bpf), (before.descriptors, before.bpf));
+    Usage::all_given_back(node.pid(), &before);
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::fs;
 
+use super::until;
+
 /// A process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -36,6 +38,16 @@ impl Usage {
             descriptors: descriptors.len(),
             threads: field("Threads:"),
         }
+    }
+
+    /// Waits until the process holds no more than then of what is counted and not weighed: it may not have seen yet that
+    /// whoever asked for its metrics has gone.
+    #[track_caller]
+    pub fn all_given_back(pid: u32, then: &Self) {
+        until("all that was taken is given back", || {
+            let now = Self::of(pid);
+            (now.descriptors <= then.descriptors && now.bpf <= then.bpf && now.threads <= then.threads).then_some(())
+        });
     }
 }
 
