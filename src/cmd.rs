@@ -100,7 +100,8 @@ fn holder() -> anyhow::Result<Holder> {
 
 /// The inventory as it is now. Nothing follows it: a command reads once.
 fn inventory(checked: &Checked) -> anyhow::Result<std::sync::Arc<Inventory>> {
-    checked.tree()?;
+    // An empty one is named where it is read.
+    _ = checked.tree()?;
     let settings = Settings { events: false, ..app::inventory(checked) };
     let (inventory, _watcher) = Inventory::open(settings).context("cannot read the VMs' configurations")?;
     Ok(inventory)

@@ -6,6 +6,7 @@
 mod check;
 mod layers;
 mod schema;
+mod shapes;
 mod words;
 
 use std::ffi::OsStr;
@@ -32,16 +33,16 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file cannot be understood.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{}", each(&.path.display().to_string(), .wrong))]
     File {
         /// Which one.
         path: PathBuf,
         /// Why.
-        source: LayerError,
+        wrong: Vec<LayerError>,
     },
     /// The environment cannot be understood.
-    #[error("environment: {0}")]
-    Environment(LayerError),
+    #[error("{}", each("environment", .0))]
+    Environment(Vec<LayerError>),
     /// There is no such tree of configurations.
     #[error(
         "pve_dir: there is no directory {path}; it is Proxmox's cluster file system (/etc/pve) or a tree like it",
@@ -51,6 +52,11 @@ pub enum ConfigError {
     /// The values do not make sense.
     #[error("{}", .0.join("\n"))]
     Values(Vec<String>),
+}
+
+/// A line for each thing that is wrong.
+fn each(place: &str, wrong: &[LayerError]) -> String {
+    wrong.iter().map(|error| format!("{place}: {error}")).collect::<Vec<_>>().join("\n")
 }
 
 /// A configuration and where each value is from.
@@ -78,13 +84,13 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
     };
     let mut layers = Layers::defaults();
     if let Some(bytes) = &bytes {
-        layers = layers.file(bytes).map_err(|source| ConfigError::File { path: path.clone(), source })?;
+        layers = layers.file(bytes).map_err(|wrong| ConfigError::File { path: path.clone(), wrong })?;
     }
     let ours = |name: &OsStr| name.to_string_lossy().starts_with(layers::PREFIX);
     for (name, value) in std::env::vars_os().filter(|(name, _)| ours(name)) {
         if name.to_str().is_none() || value.to_str().is_none() {
             let key = name.to_string_lossy().into_owned();
-            return Err(ConfigError::Environment(LayerError::Shape { key, expected: "UTF-8" }));
+            return Err(ConfigError::Environment(vec![LayerError::Shape { key, expected: "UTF-8" }]));
         }
     }
     let variables =
@@ -93,7 +99,7 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
     #[cfg(debug_assertions)]
     let variables = variables.filter(|(name, _)| name != pve_imds_observability::KILL_AT);
     let layers = layers.environment(variables).map_err(ConfigError::Environment)?;
-    let config = layers.config().map_err(|source| ConfigError::File { path: path.clone(), source })?;
+    let config = layers.config().map_err(|error| ConfigError::File { path: path.clone(), wrong: vec![error] })?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let checked = check::check(&layers, &config, host.trim()).map_err(ConfigError::Values)?;
     Ok(Loaded { checked, layers, file: bytes.map(|_| path) })

@@ -1,6 +1,6 @@
 //! `config check` and `config show`.
 
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 
 use serde_json::Value;
 
@@ -8,7 +8,9 @@ use crate::config::{Loaded, Setting};
 
 /// The configuration was loaded, so it can be run if there is something to read.
 pub(super) fn check(loaded: &Loaded) -> anyhow::Result<()> {
-    loaded.checked.tree()?;
+    if let Some(doubt) = loaded.checked.tree()? {
+        writeln!(stderr(), "warning: {doubt}")?;
+    }
     let file = loaded
         .file
         .as_ref()

@@ -12,7 +12,7 @@ use crate::config::Loaded;
 /// Installs the receivers of signals, then serves. Configuration has been read by now and nothing is bound yet.
 pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
     let checked = loaded.checked;
-    checked.tree()?;
+    let doubt = checked.tree()?;
     let guard = install(&Settings {
         level: checked.log_level.clone(),
         format: checked.log_format,
@@ -25,16 +25,22 @@ pub(super) fn run(loaded: Loaded) -> anyhow::Result<()> {
     app::describe();
     let file = loaded.file.map_or_else(|| "none".to_owned(), |file| file.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), file, "starting");
+    if let Some(doubt) = doubt {
+        tracing::warn!("{doubt}");
+    }
     // One thread: everything that is fast runs on the ring's, everything that is slow on threads of its own.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        // A terminal that is closed. Nothing is read anew: the configuration is that of the start.
+        let mut hangup = signal(SignalKind::hangup())?;
         let stop = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                _ = hangup.recv() => {}
             }
         };
         let rules = app::rules(&checked);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use pve_imds_datasources::backends::pve as backend;
+use pve_imds_datasources::backends::pve::{self as backend, Look};
 use pve_imds_model::chain;
 use pve_imds_model::exclude::{Bridge, Exclude, Tag};
 use pve_imds_model::pools::PoolId;
@@ -54,16 +54,23 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Whether there is a tree at all, for those who are going to read it. That what should be in it is not there yet, or
-    /// cannot be read now, is no mistake: pmxcfs may be starting.
+    /// Whether there is a tree at all, for those who are going to read it, and what speaks against its being the one that
+    /// is meant, if anything does. That is no mistake: pmxcfs may be starting, and what should be in it is not there yet.
     ///
     /// # Errors
     /// [`ConfigError::Tree`].
-    pub fn tree(&self) -> Result<(), ConfigError> {
-        match backend::is_missing(&self.pve_dir) {
-            true => Err(ConfigError::Tree(self.pve_dir.clone())),
-            false => Ok(()),
-        }
+    pub fn tree(&self) -> Result<Option<String>, ConfigError> {
+        let (dir, node) = (self.pve_dir.display(), &self.node_name);
+        Ok(match Look::at(&self.pve_dir, node) {
+            Look::Missing => return Err(ConfigError::Tree(self.pve_dir.clone())),
+            Look::Fine => None,
+            Look::Empty => {
+                Some(format!("pve_dir: {dir} holds neither .vmlist nor nodes nor qemu-server; is pve-cluster running?"))
+            }
+            Look::NoSuchNode(others) => Some(format!(
+                "node_name: {dir}/nodes has no {node:?}, only {others:?}; this node's own name is meant (pvecm status)"
+            )),
+        })
     }
 }
 

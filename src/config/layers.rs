@@ -11,7 +11,8 @@ use pve_imds_model::yaml;
 use serde_json::{Map, Value};
 
 use super::schema::Config;
-use super::words::{items, nearest, suggestion};
+use super::shapes::{shaped, spelled};
+use super::words::{nearest, suggestion};
 
 /// Variables that start so are ours.
 pub(super) const PREFIX: &str = "PVE_IMDS_";
@@ -106,35 +107,38 @@ impl Layers {
     /// Lays the configuration file over what is there.
     ///
     /// # Errors
-    /// See [`LayerError`].
-    pub fn file(mut self, bytes: &[u8]) -> Result<Self, LayerError> {
-        let value: Option<Value> = yaml::read_once(bytes).map_err(|error| LayerError::Yaml(error.to_string()))?;
-        match value {
-            None | Some(Value::Null) => {}
-            Some(Value::Object(map)) => self.lay("", map)?,
-            Some(_) => return Err(LayerError::NotAMapping),
+    /// Each [`LayerError`], not only the first.
+    pub fn file(mut self, bytes: &[u8]) -> Result<Self, Vec<LayerError>> {
+        let mut wrong = Vec::new();
+        match yaml::read_once(bytes) {
+            Err(error) => wrong.push(LayerError::Yaml(error.to_string())),
+            Ok(None | Some(Value::Null)) => {}
+            Ok(Some(Value::Object(map))) => self.lay("", map, &mut wrong),
+            Ok(Some(_)) => wrong.push(LayerError::NotAMapping),
         }
-        Ok(self)
+        if wrong.is_empty() { Ok(self) } else { Err(wrong) }
     }
 
-    fn lay(&mut self, above: &str, map: Map<String, Value>) -> Result<(), LayerError> {
+    fn lay(&mut self, above: &str, map: Map<String, Value>, wrong: &mut Vec<LayerError>) {
         for (name, value) in map {
             let key = if above.is_empty() { name } else { format!("{above}.{name}") };
             let section = format!("{key}.");
             let is_section = self.leaves.keys().any(|leaf| leaf.starts_with(&section));
             match (value, self.leaves.get_mut(&key)) {
-                (value, Some(leaf)) => *leaf = (shaped(&key, value, &leaf.0)?, Source::File),
-                (Value::Object(map), None) if is_section => self.lay(&key, map)?,
+                (value, Some(leaf)) => match shaped(&key, value, &leaf.0) {
+                    Ok(value) => *leaf = (value, Source::File),
+                    Err(error) => wrong.push(error),
+                },
+                (Value::Object(map), None) if is_section => self.lay(&key, map, wrong),
                 // An empty section is written as `secrets:` alone.
                 (Value::Null, None) if is_section => {}
-                (_, None) if is_section => return Err(LayerError::Shape { key, expected: "a section of options" }),
+                (_, None) if is_section => wrong.push(LayerError::Shape { key, expected: "a section of options" }),
                 (_, None) => {
                     let nearest = self.meant(&key);
-                    return Err(LayerError::UnknownKey { key, nearest });
+                    wrong.push(LayerError::UnknownKey { key, nearest });
                 }
             }
         }
-        Ok(())
     }
 
     /// The option, or the section of options, that was probably meant.
@@ -148,19 +152,27 @@ impl Layers {
     /// Lays `PVE_IMDS_…` variables over what is there; others are ignored.
     ///
     /// # Errors
-    /// See [`LayerError`].
-    pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, LayerError> {
+    /// Each [`LayerError`], not only the first.
+    pub fn environment(
+        mut self,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, Vec<LayerError>> {
         let names: BTreeMap<String, String> = self.leaves.keys().map(|key| (variable(key), key.clone())).collect();
+        let mut wrong = Vec::new();
         for (name, text) in variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX)) {
             let Some(leaf) = names.get(&name).and_then(|key| self.leaves.get_mut(key)) else {
                 // Without what they all have in common, which would make any two of them alike.
                 let known: Vec<&str> = names.keys().map(|name| &name[PREFIX.len()..]).collect();
                 let nearest = meant(&name[PREFIX.len()..], '_', &known).map(|rest| format!("{PREFIX}{rest}"));
-                return Err(LayerError::UnknownVariable { name, nearest });
+                wrong.push(LayerError::UnknownVariable { name, nearest });
+                continue;
             };
-            *leaf = (spelled(&name, &text, &leaf.0)?, Source::Environment);
+            match spelled(&name, &text, &leaf.0) {
+                Ok(value) => *leaf = (value, Source::Environment),
+                Err(error) => wrong.push(error),
+            }
         }
-        Ok(self)
+        if wrong.is_empty() { Ok(self) } else { Err(wrong) }
     }
 
     /// Every option, by key.
@@ -192,7 +204,7 @@ impl Layers {
 }
 
 /// The environment's name of an option.
-fn variable(key: &str) -> String {
+pub(super) fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
@@ -219,56 +231,6 @@ fn insert(root: &mut Map<String, Value>, key: &str, value: Value) {
                 insert(inner, rest, value);
             }
         }
-    }
-}
-
-/// A value from the file, if it has the shape of the option's default. `null` is "as if it were not there" nowhere:
-/// it would hide a typo.
-fn shaped(key: &str, value: Value, like: &Value) -> Result<Value, LayerError> {
-    let wrong = |expected| Err(LayerError::Shape { key: key.to_owned(), expected });
-    match (like, value) {
-        (Value::Bool(_), value @ Value::Bool(_)) | (Value::String(_), value @ Value::String(_)) => Ok(value),
-        (Value::Array(_), Value::Array(items)) => {
-            let list = items.into_iter().map(|item| listed(key, item));
-            list.collect::<Result<_, _>>().map(Value::Array)
-        }
-        (Value::Bool(_), _) => wrong("true or false"),
-        (Value::Array(_), _) => wrong("a list"),
-        // YAML has read a number by now: what was written (007, 1.10) is lost.
-        (_, Value::Number(_)) => wrong("text; put it in quotes"),
-        _ => wrong("text"),
-    }
-}
-
-fn listed(key: &str, item: Value) -> Result<Value, LayerError> {
-    match (item, key == NUMBERS) {
-        (Value::Number(number), true) if number.as_u64().is_some_and(|n| u32::try_from(n).is_ok()) => {
-            Ok(Value::Number(number))
-        }
-        (value @ Value::String(_), false) => Ok(value),
-        (_, true) => Err(LayerError::Shape { key: key.to_owned(), expected: "a list of numbers" }),
-        (_, false) => Err(LayerError::Shape { key: key.to_owned(), expected: "a list of texts" }),
-    }
-}
-
-/// The one list of numbers.
-const NUMBERS: &str = "guests.exclude.vmids";
-
-/// A value from a variable: lists by comma, the rest by the shape of the option's default.
-fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, LayerError> {
-    let wrong = |expected| LayerError::Shape { key: name.to_owned(), expected };
-    match like {
-        Value::Bool(_) => text.parse().map(Value::Bool).map_err(|_| wrong("true or false")),
-        Value::Array(_) => {
-            let items = items(text);
-            if name == variable(NUMBERS) {
-                let numbers = items.map(|item| item.parse::<u32>().map(Value::from));
-                numbers.collect::<Result<_, _>>().map(Value::Array).map_err(|_| wrong("numbers, separated by commas"))
-            } else {
-                Ok(Value::Array(items.map(Value::from).collect()))
-            }
-        }
-        _ => Ok(Value::String(text.to_owned())),
     }
 }
 
@@ -366,8 +328,8 @@ mod tests {
             ("log_level: info\nlog_level: debug", "a key that stands there twice"),
             ("http: {}\nhttp: {allowed_hosts: [a]}", "a key that stands there twice"),
         ] {
-            let error = Layers::defaults().file(file.as_bytes()).unwrap_err().to_string();
-            assert!(error.starts_with(expected), "{file}: {error}");
+            let errors = Layers::defaults().file(file.as_bytes()).unwrap_err();
+            assert!(errors.len() == 1 && errors[0].to_string().starts_with(expected), "{file}: {errors:?}");
         }
         for (name, value, expected) in [
             (
@@ -394,9 +356,14 @@ mod tests {
                 "PVE_IMDS_GUESTS_EXCLUDE_VMIDS must be numbers, separated by commas",
             ),
         ] {
-            let error = Layers::defaults().environment(environment(&[(name, value)])).unwrap_err().to_string();
-            assert_eq!(error, expected);
+            let errors = Layers::defaults().environment(environment(&[(name, value)])).unwrap_err();
+            assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
         }
+        // Whoever mends one should not meet the next only then.
+        let file = b"nocloud: {enabled: maybe, x: 1}\nlog_level: info\npve_dri: /x";
+        assert_eq!(Layers::defaults().file(file).unwrap_err().len(), 3);
+        let variables = environment(&[("PVE_IMDS_A", ""), ("PVE_IMDS_NOCLOUD_ENABLED", "yes"), ("PVE_IMDS_B", "")]);
+        assert_eq!(Layers::defaults().environment(variables).unwrap_err().len(), 3);
     }
 
     #[test]

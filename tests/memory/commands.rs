@@ -86,9 +86,29 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
         assert_eq!(output.status.code(), Some(64), "{config} {arguments:?}: {}", err(&output));
         assert!(err(&output).contains(said), "{config} {arguments:?}: {}", err(&output));
     }
-    let output = product("", &["config", "check"], &[("PVE_IMDS_EMULAT", "auto")]);
+    let variables = [("PVE_IMDS_EMULAT", "auto"), ("PVE_IMDS_NOCLOUD", "true")];
+    let output = product("", &["config", "check"], &variables);
     assert_eq!(output.status.code(), Some(64));
-    assert!(err(&output).contains("did you mean PVE_IMDS_EMULATE?"), "{}", err(&output));
+    for said in ["did you mean PVE_IMDS_EMULATE?", "unknown environment variable PVE_IMDS_NOCLOUD"] {
+        assert!(err(&output).contains(said), "{}", err(&output));
+    }
+}
+
+/// It may come with pve-cluster, and so it is none of the things that are wrong.
+#[test]
+fn a_tree_without_this_node_is_doubted() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1", dir.path().display());
+    let doubts = || {
+        let output = product(&config, &["config", "check"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        err(&output)
+    };
+    assert!(doubts().contains("warning: pve_dir: ") && doubts().contains("is pve-cluster running?"), "{}", doubts());
+    std::fs::create_dir_all(dir.path().join("nodes/pve2/qemu-server")).unwrap();
+    assert!(doubts().contains("/nodes has no \"pve1\", only [\"pve2\"]"), "{}", doubts());
+    std::fs::create_dir_all(dir.path().join("nodes/pve1")).unwrap();
+    assert_eq!(doubts(), "");
 }
 
 /// What would be accepted and leave every interface open.

@@ -19,6 +19,7 @@ mod given_again;
 mod hints;
 mod inventory;
 mod metrics;
+mod nodes;
 #[cfg(test)]
 mod overheard;
 mod pace;
@@ -26,7 +27,7 @@ mod progress;
 mod reload;
 mod watch;
 
-pub use files::{is_missing, is_node_name};
 pub use inventory::{Digest, Inventory, Record, Settings, Trouble};
 pub use metrics::describe as describe_metrics;
+pub use nodes::{Look, is_node_name};
 pub use watch::Watcher;

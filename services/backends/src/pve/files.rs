@@ -11,12 +11,11 @@ use std::io::{self, ErrorKind::NotADirectory, ErrorKind::NotFound, Read};
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Duration;
 
 use pve_imds_model::vm::VmId;
 use serde::Deserialize;
+
+use super::nodes::is_node_name;
 
 /// pmxcfs refuses larger files (`MEMDB_MAX_FILE_SIZE`), so a larger one is no configuration.
 const MAX_FILE: u64 = 1 << 20;
@@ -43,27 +42,6 @@ impl ReadError {
     pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::Io(_, error) if error.kind() == NotFound)
     }
-}
-
-/// For how long a start waits to be told whether there is a directory. Whoever hangs is there.
-const STAT_TIME: Duration = Duration::from_secs(1);
-
-/// Whether it is certain that there is no such directory. Not being able to tell is another thing: pmxcfs may be starting,
-/// or hang, and this does not wait for it.
-#[must_use]
-pub fn is_missing(dir: &Path) -> bool {
-    let (tell, told) = channel();
-    let dir = dir.to_owned();
-    let look = move || {
-        let missing = match fs::metadata(dir) {
-            Ok(found) => !found.is_dir(),
-            Err(error) => matches!(error.kind(), NotFound | NotADirectory),
-        };
-        // Nobody waits any more for what comes too late.
-        _ = tell.send(missing);
-    };
-    let aside = thread::Builder::new().name("pve-stat".into()).spawn(look);
-    aside.is_ok() && told.recv_timeout(STAT_TIME).unwrap_or(false)
 }
 
 /// Where a node's configurations are. One for all its VMs.
@@ -249,12 +227,6 @@ impl Listed {
     pub(super) fn path(&self, vmid: VmId) -> PathBuf {
         self.place.dir.join(format!("{vmid}.conf"))
     }
-}
-
-/// A node's name is a host name's first label. It becomes part of a path, so nothing else may.
-#[must_use]
-pub fn is_node_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 fn collect(vms: &mut BTreeMap<VmId, Listed>, place: Arc<Place>, names: &BTreeSet<String>) {
