@@ -27,6 +27,6 @@ mod reload;
 mod watch;
 
 pub use files::{is_missing, is_node_name};
-pub use inventory::{Digest, Inventory, Record, Settings, Trouble};
+pub use inventory::{Digest, File, Inventory, Record, Settings, Trouble};
 pub use metrics::describe as describe_metrics;
 pub use watch::Watcher;

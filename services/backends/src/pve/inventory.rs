@@ -8,7 +8,7 @@
 //! everything is still who it was. So looks are numbered, an interface is [met](Inventory::meet) before a certain one,
 //! and [`answers`] is the table of what may be told to whom.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -128,23 +128,58 @@ pub struct Inventory {
     resolver: Resolver,
 }
 
-/// Why everything in an [`Inventory`] is the last good state.
-#[derive(Clone, Debug)]
+/// Why something in an [`Inventory`] is the last good state, or not known at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// From when on it has been.
     pub since: Instant,
     /// What cannot be read, and why.
-    pub why: String,
+    pub why: Arc<str>,
+}
+
+/// A file that an [`Inventory`] is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum File {
+    /// One of the whole cluster.
+    Cluster(&'static str),
+    /// A VM's configuration.
+    Config(VmId),
+}
+
+/// Its name, without a directory.
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cluster(name) => f.write_str(name),
+            Self::Config(vmid) => write!(f, "{vmid}.conf"),
+        }
+    }
 }
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) vms: HashMap<VmId, Entry>,
-    /// Those whose configuration could never be read, and why.
-    pub(super) unread: HashMap<VmId, Arc<str>>,
+    /// What should have been read and could not be, whether something is known of it from before or not.
+    pub(super) unread: BTreeMap<File, Trouble>,
     pub(super) pools: Arc<Pools>,
     pub(super) datacenter: Arc<Datacenter>,
+}
+
+impl Snapshot {
+    /// `file` cannot be used now. Whether that, or the reason, is new.
+    pub(super) fn miss(&mut self, file: File, why: &Arc<str>, now: Instant) -> bool {
+        let new = || Trouble { since: now, why: Arc::from("") };
+        let trouble = self.unread.entry(file).or_insert_with(new);
+        let news = trouble.why != *why;
+        trouble.why = Arc::clone(why);
+        news
+    }
+
+    /// There is nothing wrong with `file`, or no such file is wanted. Whether that is new.
+    pub(super) fn heal(&mut self, file: File) -> bool {
+        self.unread.remove(&file).is_some()
+    }
 }
 
 /// A record, and the question asked per request answered in advance.
@@ -204,7 +239,7 @@ impl Inventory {
 
     /// The same. `ask` has somebody look soon.
     pub(super) fn new(ask: impl Fn() + Send + Sync + 'static) -> Self {
-        let trouble = Trouble { since: Instant::now(), why: String::from("nothing has been read yet") };
+        let trouble = Trouble { since: Instant::now(), why: "nothing has been read yet".into() };
         Self {
             snapshot: ArcSwap::default(),
             stale: AtomicBool::new(true),
@@ -226,8 +261,8 @@ impl Inventory {
     /// Why nothing is known about a VM that [`Inventory::vm`] does not have.
     #[must_use]
     pub fn why_unknown(&self, vmid: VmId) -> UnknownCaller {
-        match self.snapshot.load().unread.get(&vmid) {
-            Some(why) => UnknownCaller::Unreadable(Arc::clone(why)),
+        match self.snapshot.load().unread.get(&File::Config(vmid)) {
+            Some(Trouble { why, .. }) => UnknownCaller::Unreadable(Arc::clone(why)),
             None if self.is_stale() => UnknownCaller::NoList,
             None => UnknownCaller::NoConfig,
         }
@@ -263,6 +298,12 @@ impl Inventory {
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The files that cannot be read while the tree as a whole can. What each said last stays, if it ever was read.
+    #[must_use]
+    pub fn unread(&self) -> BTreeMap<File, Trouble> {
+        self.snapshot.load().unread.clone()
     }
 
     /// Meets an interface: the number for its [`Link::since`]. A look is asked for, so that the interface soon is one that
@@ -326,7 +367,7 @@ impl Inventory {
         let stale = why.is_some();
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let since = trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
-        *trouble = why.map(|why| Trouble { since, why });
+        *trouble = why.map(|why| Trouble { since, why: why.into() });
         drop(trouble);
         if self.stale.swap(stale, Ordering::Relaxed) != stale {
             self.changes.send_modify(|generation| *generation += 1);

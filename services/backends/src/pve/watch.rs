@@ -213,6 +213,7 @@ impl Worker {
                 Event::Loaded(record) => self.tell_of(record),
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
                 Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
+                Event::Usable { vmid } => info!(%vmid, "configuration can be read again"),
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
                 Event::Pooled { pools, moved } => {
                     info!(pools = pools.all().count(), vms = pools.members().count(), moved, "pools changed");
@@ -221,7 +222,7 @@ impl Worker {
                     let tags = datacenter.registered_tags.len();
                     info!(registered_tags = tags, "the cluster's settings changed");
                 }
-                Event::Unread { file, reason } => warn!(file, reason, "what it said last stays in force"),
+                Event::Unread { file, reason } => warn!(file, %reason, "what it said last stays in force"),
             }
         }
         if let Some(error) = &look.failed {
