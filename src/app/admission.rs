@@ -4,9 +4,10 @@
 //! each frame that leaves. An interface whose VM is not known (yet), or not for certain, is guarded: only what is known
 //! can be left out, and the question is put again whenever the inventory changes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pve_imds_datasources::backends::pve::{Inventory, Trouble};
+use pve_imds_datasources::backends::pve::{File, Inventory, Trouble};
 use pve_imds_model::exclude::{Exclude, Rule};
 use pve_imds_model::policy::HopLimit;
 use pve_imds_model::request::{Directory, Link};
@@ -62,6 +63,12 @@ impl Admission {
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.inventory.trouble()
+    }
+
+    /// The files that cannot be read while the others can.
+    #[must_use]
+    pub fn unread(&self) -> BTreeMap<File, Trouble> {
+        self.inventory.unread()
     }
 
     /// How far packets to this interface travel (IP's time to live), as its VM's policy says at the moment it is asked.

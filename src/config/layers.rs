@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pve_imds_model::tap::plain_number;
 use pve_imds_model::yaml;
 use serde_json::{Map, Value};
 
@@ -262,8 +263,9 @@ fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, LayerError> {
         Value::Array(_) => {
             let items = items(text);
             if name == variable(NUMBERS) {
-                let numbers = items.map(|item| item.parse::<u32>().map(Value::from));
-                numbers.collect::<Result<_, _>>().map(Value::Array).map_err(|_| wrong("numbers, separated by commas"))
+                let numbers = items.map(|item| plain_number(item).map(Value::from));
+                let all = numbers.collect::<Option<_>>().map(Value::Array);
+                all.ok_or_else(|| wrong("numbers without leading zeros, separated by commas"))
             } else {
                 Ok(Value::Array(items.map(Value::from).collect()))
             }
@@ -295,6 +297,8 @@ mod tests {
     fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
+
+    const NO_NUMBERS: &str = "PVE_IMDS_GUESTS_EXCLUDE_VMIDS must be numbers without leading zeros, separated by commas";
 
     fn source(layers: &Layers, key: &str) -> Source {
         layers.settings().find(|setting| setting.key == key).unwrap().source
@@ -388,11 +392,9 @@ mod tests {
             ("PVE_IMDS_X", "", "unknown environment variable PVE_IMDS_X"),
             ("PVE_IMDS_NOCLOUD_ENABLED", "yes", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
             ("PVE_IMDS_NOCLOUD_ENABLED", "", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
-            (
-                "PVE_IMDS_GUESTS_EXCLUDE_VMIDS",
-                "x",
-                "PVE_IMDS_GUESTS_EXCLUDE_VMIDS must be numbers, separated by commas",
-            ),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "x", NO_NUMBERS),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "101,0106", NO_NUMBERS),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "+106", NO_NUMBERS),
         ] {
             let error = Layers::defaults().environment(environment(&[(name, value)])).unwrap_err().to_string();
             assert_eq!(error, expected);

@@ -374,6 +374,10 @@ impl Inventory {
         }
     }
 
+    pub(super) fn unread_count(&self) -> usize {
+        self.snapshot.load().unread.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.snapshot.load().vms.len()
     }
