@@ -4,10 +4,9 @@
 //! each frame that leaves. An interface whose VM is not known (yet), or not for certain, is guarded: only what is known
 //! can be left out, and the question is put again whenever the inventory changes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pve_imds_datasources::backends::pve::{File, Inventory, Trouble};
+use pve_imds_datasources::backends::pve::{Inventory, Trouble, Unread};
 use pve_imds_model::exclude::{Exclude, Rule};
 use pve_imds_model::policy::HopLimit;
 use pve_imds_model::request::{Directory, Link};
@@ -67,7 +66,7 @@ impl Admission {
 
     /// The files that cannot be read while the others can.
     #[must_use]
-    pub fn unread(&self) -> BTreeMap<File, Trouble> {
+    pub fn unread(&self) -> Unread {
         self.inventory.unread()
     }
 

@@ -6,11 +6,10 @@
 //! Asking about devices and programs needs the kernel's lock of all links, which a node that is taking down hundreds of
 //! interfaces holds for long. So it is asked elsewhere than on the daemon's own thread, and not for ever.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use pve_imds_datasources::backends::pve::{File, Trouble};
+use pve_imds_datasources::backends::pve::{Trouble, Unread};
 use pve_imds_transport::{DeviceError, Devices, Pair};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -95,7 +94,7 @@ fn unread(Trouble { since, why }: &Trouble) -> String {
 }
 
 /// So it does with single files, once somebody mends them.
-fn unread_files(files: &BTreeMap<File, Trouble>, now: Instant) -> Option<String> {
+fn unread_files(files: &Unread, now: Instant) -> Option<String> {
     let lasting: Vec<_> = files
         .iter()
         .map(|(file, Trouble { since, why })| (file, now.saturating_duration_since(*since), why))
@@ -148,6 +147,7 @@ async fn aside(devices: Devices) -> Result<Pair, DeviceError> {
 
 #[cfg(test)]
 mod tests {
+    use pve_imds_datasources::backends::pve::File;
     use pve_imds_model::vm::VmId;
 
     use super::*;
@@ -170,7 +170,7 @@ mod tests {
             ),
         ] {
             let trouble = |ago| Trouble { since: now - Duration::from_secs(ago), why: "it is odd".into() };
-            let files: BTreeMap<_, _> = files.iter().map(|(file, ago)| (*file, trouble(*ago))).collect();
+            let files: Unread = files.iter().map(|(file, ago)| (*file, trouble(*ago))).collect();
             let told = unread_files(&files, now);
             assert_eq!(told.as_deref().and_then(|told| Some(told.split_once("; ")?.0)), expected);
         }

@@ -24,9 +24,12 @@ mod overheard;
 mod pace;
 mod progress;
 mod reload;
+mod unread;
+mod verdict;
 mod watch;
 
 pub use files::{is_missing, is_node_name};
-pub use inventory::{Digest, File, Inventory, Record, Settings, Trouble};
+pub use inventory::{Digest, Inventory, Record, Settings};
 pub use metrics::describe as describe_metrics;
+pub use unread::{File, Trouble, Unread};
 pub use watch::Watcher;

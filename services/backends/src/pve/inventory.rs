@@ -8,7 +8,7 @@
 //! everything is still who it was. So looks are numbered, an interface is [met](Inventory::meet) before a certain one,
 //! and [`answers`] is the table of what may be told to whom.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +24,7 @@ use pve_imds_model::vm::{Vm, VmId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::unread::{File, Trouble, Unread};
 use crate::resolver::Resolver;
 
 /// Where the configurations are and how often to look.
@@ -128,58 +129,14 @@ pub struct Inventory {
     resolver: Resolver,
 }
 
-/// Why something in an [`Inventory`] is the last good state, or not known at all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// From when on it has been.
-    pub since: Instant,
-    /// What cannot be read, and why.
-    pub why: Arc<str>,
-}
-
-/// A file that an [`Inventory`] is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum File {
-    /// One of the whole cluster.
-    Cluster(&'static str),
-    /// A VM's configuration.
-    Config(VmId),
-}
-
-/// Its name, without a directory.
-impl fmt::Display for File {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cluster(name) => f.write_str(name),
-            Self::Config(vmid) => write!(f, "{vmid}.conf"),
-        }
-    }
-}
-
 /// Everything at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) vms: HashMap<VmId, Entry>,
     /// What should have been read and could not be, whether something is known of it from before or not.
-    pub(super) unread: BTreeMap<File, Trouble>,
+    pub(super) unread: Unread,
     pub(super) pools: Arc<Pools>,
     pub(super) datacenter: Arc<Datacenter>,
-}
-
-impl Snapshot {
-    /// `file` cannot be used now. Whether that, or the reason, is new.
-    pub(super) fn miss(&mut self, file: File, why: &Arc<str>, now: Instant) -> bool {
-        let new = || Trouble { since: now, why: Arc::from("") };
-        let trouble = self.unread.entry(file).or_insert_with(new);
-        let news = trouble.why != *why;
-        trouble.why = Arc::clone(why);
-        news
-    }
-
-    /// There is nothing wrong with `file`, or no such file is wanted. Whether that is new.
-    pub(super) fn heal(&mut self, file: File) -> bool {
-        self.unread.remove(&file).is_some()
-    }
 }
 
 /// A record, and the question asked per request answered in advance.
@@ -261,7 +218,7 @@ impl Inventory {
     /// Why nothing is known about a VM that [`Inventory::vm`] does not have.
     #[must_use]
     pub fn why_unknown(&self, vmid: VmId) -> UnknownCaller {
-        match self.snapshot.load().unread.get(&File::Config(vmid)) {
+        match self.snapshot.load().unread.get(File::Config(vmid)) {
             Some(Trouble { why, .. }) => UnknownCaller::Unreadable(Arc::clone(why)),
             None if self.is_stale() => UnknownCaller::NoList,
             None => UnknownCaller::NoConfig,
@@ -302,7 +259,7 @@ impl Inventory {
 
     /// The files that cannot be read while the tree as a whole can. What each said last stays, if it ever was read.
     #[must_use]
-    pub fn unread(&self) -> BTreeMap<File, Trouble> {
+    pub fn unread(&self) -> Unread {
         self.snapshot.load().unread.clone()
     }
 

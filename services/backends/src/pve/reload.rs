@@ -18,12 +18,10 @@ use tokio::time::Instant;
 
 use super::files::{self, Counts, Listed, Listing, ReadError, Tree};
 use super::follow::{DATACENTER, Follow, Followed, USERS};
-use super::inventory::{Digest, Entry, File, Record, Snapshot};
+use super::inventory::{Digest, Entry, Record, Snapshot};
 use super::progress::Progress;
-
-/// How long an empty file, or half of one, may stand for "being written": Proxmox itself renames, only editors and
-/// shells truncate.
-pub(super) const WRITING: Duration = Duration::from_secs(5);
+use super::unread::File;
+use super::verdict::{Found, Sign, Verdict, judge};
 
 /// What one look found.
 #[derive(Debug, Default)]
@@ -99,52 +97,6 @@ pub(super) enum Event {
     Settings(Arc<Datacenter>),
     /// A file of the cluster cannot be used; what it said last stays. Told once per reason.
     Unread { file: &'static str, reason: Arc<str> },
-}
-
-/// What a file turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// The bytes we know.
-    Same,
-    /// Other bytes.
-    Content,
-    /// Other bytes that look like the first part of more.
-    Half(Sign),
-    /// White space, or nothing.
-    Blank,
-    /// No bytes.
-    Unreadable,
-}
-
-/// By what half a file is known. Proxmox writes neither, so only hands do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum Sign {
-    /// The last line has no end.
-    #[error("its last line has no end, as while it is being written")]
-    OpenLine,
-    /// The VM had an UUID and has none: served so it would be another instance to its guest, which would be set up again.
-    #[error("the UUID is not in it any more (smbios1), as while it is being written")]
-    NoUuid,
-}
-
-/// What becomes of what we knew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Confirm,
-    Replace,
-    Keep,
-}
-
-/// The table for one listed VM: what its file is now, whether a configuration with content was served before, for how
-/// long the file has been blank or half.
-fn judge(found: Found, before: bool, partial_for: Duration) -> Verdict {
-    match (found, before) {
-        (Found::Same, _) => Verdict::Confirm,
-        (Found::Content, _) => Verdict::Replace,
-        (Found::Half(_) | Found::Blank, true) if partial_for < WRITING => Verdict::Keep,
-        (Found::Half(_) | Found::Blank, _) => Verdict::Replace,
-        (Found::Unreadable, _) => Verdict::Keep,
-    }
 }
 
 /// Looks at the tree, and remembers between looks.
@@ -262,8 +214,8 @@ impl Loader {
         for (name, complaint) in [(USERS, self.users.complaint()), (DATACENTER, self.datacenter.complaint())] {
             let file = File::Cluster(name);
             changed |= match complaint {
-                Some(why) => self.known.miss(file, &why, now),
-                None => self.known.heal(file),
+                Some(why) => self.known.unread.miss(file, &why, now),
+                None => self.known.unread.heal(file),
             };
         }
         changed
@@ -281,7 +233,7 @@ impl Loader {
             let lost = listing.version.is_some() || memory.missed;
             memory.missed = true;
             look.unsettled = true;
-            changed |= lost && known.heal(File::Config(*vmid));
+            changed |= lost && known.unread.heal(File::Config(*vmid));
             if lost && known.vms.remove(vmid).is_some() {
                 look.events.push(Event::Forgotten { vmid: *vmid });
                 changed = true;
@@ -319,7 +271,7 @@ impl Loader {
             memory.seen = None;
             look.unusable = true;
             look.unsettled = true;
-            let news = self.known.miss(file, &reason, now);
+            let news = self.known.unread.miss(file, &reason, now);
             let kept = self.known.vms.get_mut(&vmid).is_some_and(|entry| entry.keep(self.last));
             if news {
                 look.events.push(Event::Unusable { vmid, reason });
@@ -327,7 +279,7 @@ impl Loader {
             return news || kept;
         }
         memory.seen = Some(listed.clone());
-        let healed = self.known.heal(file);
+        let healed = self.known.unread.heal(file);
         match (fresh, self.known.vms.get_mut(&vmid)) {
             (Ok(Some(Fresh { record, .. })), _) => {
                 let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };

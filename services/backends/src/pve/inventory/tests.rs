@@ -23,7 +23,7 @@ fn inventory() -> Inventory {
     let inventory = Inventory::empty();
     inventory.set_stale(None);
     let trouble = Trouble { since: Instant::now(), why: "it is odd".into() };
-    let unread = BTreeMap::from([(File::Config(VmId::new(111).unwrap()), trouble)]);
+    let unread = Unread::from_iter([(File::Config(VmId::new(111).unwrap()), trouble)]);
     let vms = [
         entry(106, "#canary\nname: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet31: e1000\n"),
         entry(107, "name: no-nic\n"),

@@ -1,6 +1,7 @@
 use std::fs;
 
-use super::super::inventory::Trouble;
+use super::super::unread::Trouble;
+use super::super::verdict::WRITING;
 use super::*;
 use crate::testing::PveTree;
 
@@ -63,29 +64,6 @@ impl Bench {
                 format!("{name}{}", if entry.is_stale() { " stale" } else { "" })
             }
         }
-    }
-}
-
-#[test]
-fn files_are_judged_by_the_table() {
-    let (at_once, in_time, late) = (Duration::ZERO, WRITING - Duration::from_millis(1), WRITING);
-    for (found, before, partial_for, expected) in [
-        (Found::Same, true, at_once, Verdict::Confirm),
-        (Found::Same, false, at_once, Verdict::Confirm),
-        (Found::Content, true, at_once, Verdict::Replace),
-        (Found::Content, false, at_once, Verdict::Replace),
-        (Found::Blank, true, at_once, Verdict::Keep),
-        (Found::Blank, true, in_time, Verdict::Keep),
-        (Found::Blank, true, late, Verdict::Replace),
-        (Found::Blank, false, at_once, Verdict::Replace),
-        (Found::Half(Sign::OpenLine), true, at_once, Verdict::Keep),
-        (Found::Half(Sign::NoUuid), true, in_time, Verdict::Keep),
-        (Found::Half(Sign::OpenLine), true, late, Verdict::Replace),
-        (Found::Half(Sign::OpenLine), false, at_once, Verdict::Replace),
-        (Found::Unreadable, true, late, Verdict::Keep),
-        (Found::Unreadable, false, late, Verdict::Keep),
-    ] {
-        assert_eq!(judge(found, before, partial_for), expected, "{found:?} {before} {partial_for:?}");
     }
 }
 
