@@ -71,8 +71,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
 
 /// A VMID from the command line.
 fn vmid(text: &str) -> Result<VmId, Usage> {
-    let number = text.parse().ok().and_then(VmId::new);
-    number.ok_or_else(|| Usage(format!("{text} is no VMID; VMIDs are 100 to 999999999")))
+    VmId::parse(text).ok_or_else(|| Usage(format!("{text} is no VMID; VMIDs are 100 to 999999999")))
 }
 
 /// Every interface of this namespace, the oldest first.

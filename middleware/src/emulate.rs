@@ -1,4 +1,4 @@
-//! Puts into each request which dialects the VM is shown: as its own policy says, else as the node's setting does.
+//! Puts into each request which dialects the VM is shown: what its own policy leaves of the node's setting.
 //!
 //! It stands below identify, because only there the VM is known. Nothing is refused.
 //!

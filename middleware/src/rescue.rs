@@ -33,15 +33,12 @@ use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYP
 use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
+use pve_imds_model::ipxe;
 use pve_imds_model::request::{Endpoint, Link, UnknownCaller};
 use tower::{Layer, Service};
 
 use crate::budget::LogBudget;
 use crate::{ResponseBody, full};
-
-/// What a machine that boots from the network gets when we cannot help it: go on to the next boot device. The line
-/// break after `#!ipxe` is needed, or BIOS builds run the text as machine code.
-pub const IPXE_EXIT: &str = "#!ipxe\nexit\n";
 
 /// The answer to a request that failed: pure, so that it is a table.
 ///
@@ -51,7 +48,7 @@ pub const IPXE_EXIT: &str = "#!ipxe\nexit\n";
 pub fn answer(fault: &Fault, endpoint: Endpoint) -> Response<ResponseBody> {
     let script = is_script(fault.status(), endpoint);
     let (status, body) = match (script, fault.text()) {
-        (true, _) => (StatusCode::OK, Bytes::from_static(IPXE_EXIT.as_bytes())),
+        (true, _) => (StatusCode::OK, Bytes::from_static(ipxe::EXIT.as_bytes())),
         (false, "") => (status_of(fault), Bytes::new()),
         (false, text) => (status_of(fault), Bytes::from(format!("{text}\n"))),
     };

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pve_imds_datasources::backends::pve::{Inventory, Trouble};
+use pve_imds_datasources::backends::pve::{Inventory, Trouble, Unread};
 use pve_imds_model::exclude::{Exclude, Rule};
 use pve_imds_model::policy::HopLimit;
 use pve_imds_model::request::{Directory, Link};
@@ -62,6 +62,12 @@ impl Admission {
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.inventory.trouble()
+    }
+
+    /// The files that cannot be read while the others can.
+    #[must_use]
+    pub fn unread(&self) -> Unread {
+        self.inventory.unread()
     }
 
     /// How far packets to this interface travel (IP's time to live), as its VM's policy says at the moment it is asked.

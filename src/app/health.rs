@@ -1,7 +1,8 @@
 //! Whether all is well, said truly: asked of those who know, when somebody asks.
 //!
 //! Well is: our devices are there, up and as they must be; the programs are attached and their pins there; the guard's
-//! thread lives; the VMs' configurations can be read. Anything else is one line that says what is wrong and who mends it.
+//! thread lives; the VMs' configurations can be read, each of them. Anything else is one line that says what is wrong and
+//! who mends it.
 //!
 //! Asking about devices and programs needs the kernel's lock of all links, which a node that is taking down hundreds of
 //! interfaces holds for long. So it is asked elsewhere than on the daemon's own thread, and not for ever.
@@ -9,10 +10,10 @@
 use std::io;
 use std::time::Duration;
 
-use pve_imds_datasources::backends::pve::Trouble;
+use pve_imds_datasources::backends::pve::{Trouble, Unread};
 use pve_imds_transport::{DeviceError, Devices, Pair};
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::admission::Admission;
 use super::guard::Guard;
@@ -24,6 +25,13 @@ const LOOK_TIME: Duration = Duration::from_secs(3);
 
 /// How long whoever asks for metrics waits for the kernel's counters. Then they are what they were.
 const COUNT_TIME: Duration = Duration::from_secs(1);
+
+/// For how long a single file may be unreadable before that is a fault: between the list of VMs and the look at a file
+/// it may have moved, and whoever writes it may not be done.
+const IN_MOTION: Duration = Duration::from_secs(5);
+
+/// As many files are named. Who mends those reads the next ones.
+const NAMED: usize = 3;
 
 /// What there is to be asked.
 #[derive(Clone, Debug)]
@@ -70,7 +78,9 @@ impl Health {
         };
         let datapath = timeout(LOOK_TIME, ask(guard, devices));
         let datapath = datapath.await.unwrap_or_else(|_| Some("the kernel is busy; ask again".to_owned()));
-        let wrong: Vec<_> = datapath.into_iter().chain(admission.trouble().as_ref().map(unread)).collect();
+        let tree = admission.trouble().as_ref().map(unread);
+        let files = unread_files(&admission.unread(), Instant::now());
+        let wrong: Vec<_> = datapath.into_iter().chain(tree).chain(files).collect();
         (!wrong.is_empty()).then(|| wrong.join("; "))
     }
 }
@@ -82,6 +92,26 @@ fn unread(Trouble { since, why }: &Trouble) -> String {
         "the VMs' configurations cannot be read for {seconds} s ({why}); guests that ran before are served the last good \
          ones, others wait"
     )
+}
+
+/// So it does with single files, once somebody mends them.
+fn unread_files(files: &Unread, now: Instant) -> Option<String> {
+    let lasting: Vec<_> = files
+        .iter()
+        .map(|(file, Trouble { since, why })| (file, now.saturating_duration_since(*since), why))
+        .filter(|(_, lasts, _)| *lasts >= IN_MOTION)
+        .collect();
+    let named: Vec<_> = lasting
+        .iter()
+        .take(NAMED)
+        .map(|(file, lasts, why)| format!("{file} cannot be read for {} s ({why})", lasts.as_secs()))
+        .collect();
+    let more = match lasting.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let mend = "what was read last stays in force, and a guest that came since waits; mend the file or remove it";
+    (!named.is_empty()).then(|| format!("{}{more}; {mend}", named.join(", ")))
 }
 
 async fn ask(guard: Guard, devices: Devices) -> Option<String> {
@@ -114,4 +144,36 @@ async fn aside(devices: Devices) -> Result<Pair, DeviceError> {
     let thread = std::thread::Builder::new().name("health".into()).spawn(move || drop(tell.send(look())));
     thread.map_err(failed)?;
     told.await.map_err(|_| failed(io::ErrorKind::Other.into()))?.map_err(failed)?
+}
+
+#[cfg(test)]
+mod tests {
+    use pve_imds_datasources::backends::pve::File;
+    use pve_imds_model::vm::VmId;
+
+    use super::*;
+
+    #[test]
+    fn files_are_named_once_they_are_unreadable_for_good() {
+        let now = Instant::now() + Duration::from_secs(100);
+        let config = |vmid| File::Config(VmId::new(vmid).unwrap());
+        for (files, expected) in [
+            (&[] as &[_], None),
+            (&[(config(106), 4)], None),
+            (&[(config(106), 5)], Some("106.conf cannot be read for 5 s (it is odd)")),
+            (&[(config(106), 4), (File::Cluster("user.cfg"), 9)], Some("user.cfg cannot be read for 9 s (it is odd)")),
+            (
+                &[(config(109), 6), (config(106), 7), (config(108), 8), (config(107), 9), (config(110), 9)],
+                Some(
+                    "106.conf cannot be read for 7 s (it is odd), 107.conf cannot be read for 9 s (it is odd), 108.conf \
+                     cannot be read for 8 s (it is odd), and 2 more",
+                ),
+            ),
+        ] {
+            let trouble = |ago| Trouble { since: now - Duration::from_secs(ago), why: "it is odd".into() };
+            let files: Unread = files.iter().map(|(file, ago)| (*file, trouble(*ago))).collect();
+            let told = unread_files(&files, now);
+            assert_eq!(told.as_deref().and_then(|told| Some(told.split_once("; ")?.0)), expected);
+        }
+    }
 }

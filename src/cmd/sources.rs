@@ -7,7 +7,7 @@ use pve_imds_model::exclude::Rule;
 use pve_imds_model::notes::BlockError;
 use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
 use pve_imds_model::site::Site;
-use pve_imds_model::sources::{Origin, origins};
+use pve_imds_model::sources::{Origin, Source, origins};
 use pve_imds_model::vm::Vm;
 use serde_json::{Map, Value, json};
 
@@ -25,12 +25,14 @@ pub(super) fn print(record: &Record, site: &Site, rule: Option<&Rule>) -> anyhow
     let mut row =
         |what: &str, from: &str, detail: &str| writeln!(out, "{}", format!("{what:<16} {from:<8} {detail}").trim_end());
     for Origin { what, source, broken } in origins(&record.vm, site) {
-        let detail = match (what, broken) {
-            (_, Some(error)) => format!("the block is broken: {error}"),
-            ("imds", None) => policy(record.vm.notes.policy.as_ref()),
-            ("user-data", None) if source == pve_imds_model::sources::Source::Refused => {
-                "the block says `secrets=`".to_owned()
+        let detail = match (what, broken, source, &record.vm.notes.policy) {
+            (_, Some(error), ..) => format!("the block is broken: {error}"),
+            ("imds", None, _, block) => policy(block.as_ref()),
+            (_, None, Source::Refused, Some(Err(_))) => "the policy is broken".to_owned(),
+            (_, None, Source::Refused, Some(Ok(Policy { enabled: false, .. }))) => {
+                "the policy says `enabled: false`".to_owned()
             }
+            ("user-data", None, Source::Refused, _) => "the block says `secrets=`".to_owned(),
             _ => String::new(),
         };
         row(what, source.word(), &detail)?;

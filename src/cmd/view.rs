@@ -8,6 +8,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use pve_imds_middleware::empty;
 use pve_imds_model::conf::{Reason, Warning};
+use pve_imds_model::fault::Outcome;
 use pve_imds_model::request::{Directory, Link, Peer};
 use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::Nic;
@@ -88,13 +89,15 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     if head.status.is_success() {
         return Ok(());
     }
-    let outcome = String::from_utf8_lossy(&body);
-    let why = match (unknown, outcome.trim()) {
-        (Some(unknown), outcome) => format!("{outcome}: {unknown}"),
-        (None, "") => "nothing is served there".to_owned(),
-        (None, outcome) => outcome.to_owned(),
+    // Not from the body: a 404 has none.
+    let outcome = head.extensions.get().copied().unwrap_or(Outcome::Ok);
+    let why = match (unknown, outcome) {
+        (Some(unknown), _) => format!(": {unknown}"),
+        (None, Outcome::NotFound) => ": nothing is served there".to_owned(),
+        (None, Outcome::VmExcluded) => ": its policy says `enabled: false`".to_owned(),
+        (None, _) => String::new(),
     };
-    bail!("VM {vmid} would get {} for {} on net{nic}: {why}", head.status, view.path);
+    bail!("VM {vmid} would get {} for {} on net{nic}: {outcome}{why}", head.status, view.path);
 }
 
 /// A line that was to be a network interface.

@@ -258,6 +258,8 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
+    const NO_NUMBERS: &str = "PVE_IMDS_GUESTS_EXCLUDE_VMIDS must be numbers without leading zeros, separated by commas";
+
     fn source(layers: &Layers, key: &str) -> Source {
         layers.settings().find(|setting| setting.key == key).unwrap().source
     }
@@ -350,11 +352,9 @@ mod tests {
             ("PVE_IMDS_X", "", "unknown environment variable PVE_IMDS_X"),
             ("PVE_IMDS_NOCLOUD_ENABLED", "yes", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
             ("PVE_IMDS_NOCLOUD_ENABLED", "", "PVE_IMDS_NOCLOUD_ENABLED must be true or false"),
-            (
-                "PVE_IMDS_GUESTS_EXCLUDE_VMIDS",
-                "x",
-                "PVE_IMDS_GUESTS_EXCLUDE_VMIDS must be numbers, separated by commas",
-            ),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "x", NO_NUMBERS),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "101,0106", NO_NUMBERS),
+            ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "+106", NO_NUMBERS),
         ] {
             let errors = Layers::defaults().environment(environment(&[(name, value)])).unwrap_err();
             assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);

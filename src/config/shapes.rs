@@ -3,6 +3,7 @@
 //! In comes a value from the file or the text of a variable; out comes the value, or a [`LayerError`] that says which
 //! shape it must have. Refused: to guess, as YAML does with `yes` and `007`.
 
+use pve_imds_model::tap::plain_number;
 use serde_json::Value;
 
 use super::layers::{LayerError, variable};
@@ -48,8 +49,9 @@ pub(super) fn spelled(name: &str, text: &str, like: &Value) -> Result<Value, Lay
         Value::Array(_) => {
             let items = items(text);
             if name == variable(NUMBERS) {
-                let numbers = items.map(|item| item.parse::<u32>().map(Value::from));
-                numbers.collect::<Result<_, _>>().map(Value::Array).map_err(|_| wrong("numbers, separated by commas"))
+                let numbers = items.map(|item| plain_number(item).map(Value::from));
+                let all = numbers.collect::<Option<_>>().map(Value::Array);
+                all.ok_or_else(|| wrong("numbers without leading zeros, separated by commas"))
             } else {
                 Ok(Value::Array(items.map(Value::from).collect()))
             }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use hyper::rt::Write;
 use pve_imds::app::stack::{Node, Rules, adopt, stack};
 use pve_imds_datasources::Router;
-use pve_imds_middleware::rescue::IPXE_EXIT;
 use pve_imds_model::fault::Outcome;
+use pve_imds_model::ipxe;
 use pve_imds_model::request::Emulation;
 use pve_imds_transport::testing::{Impairment, Nic, Switch};
 use pve_imds_transport::{Driver, Server};
@@ -105,7 +105,7 @@ fn judge(status: u16, body: &[u8]) {
     };
     let known = match status {
         200 => {
-            body.is_empty() || body == IPXE_EXIT.as_bytes() || DOCUMENTS.iter().any(|(_, document)| body == document)
+            body.is_empty() || body == ipxe::EXIT.as_bytes() || DOCUMENTS.iter().any(|(_, document)| body == document)
         }
         400 => word(&[Outcome::BadRequest]),
         403 => word(&[Outcome::Forwarded, Outcome::HostRefused]),

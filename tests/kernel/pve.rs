@@ -6,11 +6,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use pve_imds_datasources::backends::pve::{Inventory, Settings};
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
 use crate::world::pmxcfs::{Pmxcfs, rename_over};
-use crate::world::{Guest, Node, Plug, run, until};
+use crate::world::{Guest, Node, Plug, run, until, until_within};
 
 const ADDRESS: &str = "169.254.1.2/16";
 
@@ -208,8 +209,11 @@ fn a_configuration_without_content_is_one_that_is_not_ready() {
         world.pve.cluster().put("pve1", 101, &config(101, "first"));
         world.until_said("first", &["503"]);
     }
-    world.pve.cluster().put("pve1", 101, &(config(101, "locked") + "lock: migrate\n"));
-    world.until_said("locked", &["first"]);
+    // As a clone is while its disks are copied.
+    for lock in ["migrate", "clone"] {
+        world.pve.cluster().put("pve1", 101, &format!("{}lock: {lock}\n", config(101, lock)));
+        world.until_said(lock, &["first", "migrate"]);
+    }
 }
 
 #[test]
@@ -252,13 +256,17 @@ fn a_file_system_that_is_killed_and_started_anew_is_never_missed() {
 
 #[test]
 fn a_read_that_never_returns_holds_nobody_but_its_thread() {
-    for part in [".version", "101.conf"] {
+    for part in [".version", ".vmlist", "user.cfg", "101.conf"] {
         let world = World::serving();
         let readers = world.readers();
         assert!(readers >= 2);
         world.pve.hang(part);
         let begun = Instant::now();
-        world.pve.cluster().put("pve1", 101, &config(101, "second"));
+        {
+            let mut cluster = world.pve.cluster();
+            cluster.put("pve1", 101, &config(101, "second"));
+            cluster.put_file("user.cfg", "pool:lab::101:\n");
+        }
         until("the hang is told", || {
             let asked = Instant::now();
             assert_eq!(world.said(), (200, "first".to_owned()));
@@ -281,6 +289,26 @@ fn a_read_that_never_returns_holds_nobody_but_its_thread() {
     }
 }
 
+/// The node's own file is no part of the tree, and read on the same thread.
+#[test]
+fn a_resolver_that_never_answers_hangs_under_its_own_name() {
+    let node = Node::new();
+    let pve = Pmxcfs::new(&node);
+    pve.cluster().put_file("resolv.conf", "nameserver 192.0.2.1\n");
+    let settings = Settings { resolv_conf: Pmxcfs::dir().join("resolv.conf"), ..node.tree.settings() };
+    let (inventory, _watcher) = Inventory::open(settings).unwrap();
+    assert_eq!(inventory.resolver().dns().servers, ["192.0.2.1"]);
+    let trouble = || inventory.trouble().map(|trouble| trouble.why.to_string());
+    assert_eq!(trouble(), None);
+    pve.hang("resolv.conf");
+    let told = until("the hang is told", trouble);
+    assert_eq!(told, "reading resolv.conf does not end");
+    pve.cluster().put_file("resolv.conf", "nameserver 192.0.2.2\n");
+    pve.release();
+    until("it goes on", || trouble().is_none().then_some(()));
+    until("the new one is known", || (inventory.resolver().dns().servers == ["192.0.2.2"]).then_some(()));
+}
+
 #[test]
 fn a_cluster_without_quorum_is_served_as_it_was() {
     let world = World::serving();
@@ -299,6 +327,55 @@ fn a_cluster_without_quorum_is_served_as_it_was() {
         cluster.put("pve1", 101, &config(101, "second"));
     }
     world.until_said("second", &["first"]);
+}
+
+#[test]
+fn a_single_file_that_cannot_be_read_is_told_of_until_it_can() {
+    let world = World::serving();
+    let unreadable = || world.node.metric("pve_imds_inventory_unreadable");
+    assert_eq!((world.health(), unreadable()), ("ok\n".to_owned(), 0.0));
+    {
+        let mut cluster = world.pve.cluster();
+        cluster.fail("101.conf");
+        cluster.put("pve1", 101, &config(101, "second"));
+        cluster.put("pve1", 102, &config(102, "another"));
+    }
+    until("the file is missed", || (unreadable() == 1.0).then_some(()));
+    let told = until_within(Duration::from_secs(15), "/healthz tells", || {
+        assert_eq!(world.said(), (200, "first".to_owned()));
+        Some(world.health()).filter(|health| health != "ok\n")
+    });
+    assert!(told.starts_with("101.conf cannot be read for 5 s ("), "{told}");
+    for part in ["qemu-server/101.conf: Input/output error (os error 5))", "a guest that came since waits"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!told.contains("102.conf") && !world.is_stale(), "{told}");
+
+    world.pve.cluster().mend();
+    world.until_said("second", &["first"]);
+    until("/healthz says ok", || (world.health() == "ok\n").then_some(()));
+    assert_eq!(unreadable(), 0.0);
+}
+
+/// By hand, as an editor that saves in two steps. Proxmox puts whole files into place.
+#[test]
+fn half_a_file_is_nobodys_configuration() {
+    let world = World::serving();
+    let identity = || world.guest.curl(&[], "/nocloud/meta-data").expect("an answer");
+    let known = identity();
+    assert!(!known.1.contains("\"101\""), "the VM has an UUID: {known:?}");
+    let whole = config(101, "second");
+    let (half, _) = whole.split_once("smbios1").unwrap();
+    let incomplete = || world.node.metric("pve_imds_inventory_reloads_total{result=\"incomplete\"}");
+    for half in [half, &whole[..half.len() + 10]] {
+        let before = incomplete();
+        fs::write(Pmxcfs::config(101), half).unwrap();
+        until("the half is looked at", || (incomplete() >= before + 3.0).then_some(()));
+        assert_eq!((identity(), world.said().1.as_str()), (known.clone(), "first"));
+    }
+    fs::write(Pmxcfs::config(101), &whole).unwrap();
+    world.until_said("second", &["first"]);
+    assert_eq!(identity(), known);
 }
 
 /// As after a power cut: this node is up before its majority, and what it has is what it had.

@@ -59,6 +59,9 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
         ("", &["view", "99"], "99 is no VMID"),
         ("", &["view", "web-1"], "web-1 is no VMID; VMIDs are 100 to 999999999"),
         ("", &["view", "4294967396"], "4294967396 is no VMID"),
+        ("", &["view", "0106"], "0106 is no VMID"),
+        ("", &["view", "+106"], "+106 is no VMID"),
+        ("", &["inspect", "0106"], "0106 is no VMID"),
         ("", &["view", "100", "nocloud/"], "paths begin with /"),
         ("", &["view", "a-name"], "a-name"),
         ("", &["view", "100", "/a b"], "/a b"),
@@ -298,6 +301,38 @@ fn where_an_answer_comes_from_is_said_and_never_to_a_guest() {
     let output = product(&base, &["view", "100", "--include"], &[]);
     for word in ["options", "hop_limit", "broken"] {
         assert!(!out(&output).contains(word), "the guest does not hear of it: {}", out(&output));
+    }
+}
+
+/// A 404 has no body, so the word is said for it.
+#[test]
+fn what_a_policy_withholds_is_said_with_its_word() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let rest = "#<!--#user-data\n#x\n#-->\nipconfig0: ip=192.0.2.5/24\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+    tree.put(100, &format!("#<!--#imds\n#enabled%3A false\n#-->\n{rest}")).unwrap();
+    tree.put(101, &format!("#<!--#imds\n#enabled%3A perhaps\n#-->\n{rest}")).unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    for (arguments, said) in [
+        (
+            ["view", "100", "/nocloud/meta-data"],
+            "would get 404 Not Found for /nocloud/meta-data on net0: vm_excluded: its policy says `enabled: false`\n",
+        ),
+        (["view", "100", "/x"], "404 Not Found for /x on net0: not_found: nothing is served there\n"),
+        (
+            ["view", "101", "/nocloud/meta-data"],
+            "503 Service Unavailable for /nocloud/meta-data on net0: policy_invalid\n",
+        ),
+    ] {
+        let output = product(&config, &arguments, &[]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(err(&output).ends_with(said), "{arguments:?}: {}", err(&output));
+    }
+    for (vmid, why) in [("100", "the policy says `enabled: false`"), ("101", "the policy is broken")] {
+        let output = product(&config, &["view", vmid, "--sources"], &[]);
+        let refused = |what: &str| format!("{what:<16} refused  {why}\n");
+        for what in ["user-data", "vendor-data", "network-config"] {
+            assert!(out(&output).contains(&refused(what)), "{vmid}: {}", out(&output));
+        }
     }
 }
 

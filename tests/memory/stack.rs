@@ -234,7 +234,7 @@ async fn shown(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vm_is_shown_what_its_policy_says_and_else_what_the_node_shows() {
+async fn a_vm_is_shown_what_its_policy_leaves_of_what_the_node_shows() {
     let world = World::new(Impairment::default());
     let directory = Arc::new(OnePolicy(Mutex::new("")));
     let node = Node::new(directory.clone(), Rules::default(), Emulation::Openstack);
@@ -246,7 +246,7 @@ async fn a_vm_is_shown_what_its_policy_says_and_else_what_the_node_shows() {
     for (policy, expected) in [
         ("", "openstack"),
         ("emulate%3A ec2", "ec2"),
-        ("emulate%3A auto", "auto"),
+        ("emulate%3A auto", "openstack"),
         ("ec2_tokens%3A required", "ec2"),
         ("hop_limit%3A 2", "openstack"),
     ] {

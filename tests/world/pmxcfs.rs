@@ -36,6 +36,8 @@ pub struct Cluster {
     quorate: bool,
     /// What this is part of a path of is not answered.
     hanging: Option<String>,
+    /// What this is part of a path of cannot be read (EIO).
+    failing: Option<String>,
 }
 
 /// The files that nobody writes.
@@ -52,6 +54,7 @@ impl Cluster {
             count: 0,
             quorate: true,
             hanging: None,
+            failing: None,
         }
     }
 
@@ -91,6 +94,16 @@ impl Cluster {
     /// All is well again.
     pub fn regain_quorum(&mut self) {
         self.quorate = true;
+    }
+
+    /// From now on whoever reads a path with this in it is told of an input/output error.
+    pub fn fail(&mut self, part: &str) {
+        self.failing = Some(part.to_owned());
+    }
+
+    /// It can be read again.
+    pub fn mend(&mut self) {
+        self.failing = None;
     }
 
     /// How often something was written below `nodes`.

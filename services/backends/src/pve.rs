@@ -25,9 +25,12 @@ mod overheard;
 mod pace;
 mod progress;
 mod reload;
+mod unread;
+mod verdict;
 mod watch;
 
-pub use inventory::{Digest, Inventory, Record, Settings, Trouble};
+pub use inventory::{Digest, Inventory, Record, Settings};
 pub use metrics::describe as describe_metrics;
 pub use nodes::{Look, is_node_name};
+pub use unread::{File, Trouble, Unread};
 pub use watch::Watcher;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod nocloud;
+mod pxe;
 mod reply;
 pub mod user_data;
 
@@ -79,17 +80,26 @@ impl Router {
             Endpoint::NocloudUserData => nocloud::File::UserData,
             Endpoint::NocloudVendorData => nocloud::File::VendorData,
             Endpoint::NocloudNetworkConfig => nocloud::File::NetworkConfig,
-            Endpoint::Pxe | Endpoint::Other => return Err(Fault::not_found()),
+            Endpoint::Pxe => {
+                read_only(request.method())?;
+                return Ok(pxe::exit(request.method()));
+            }
+            Endpoint::Other => return Err(Fault::not_found()),
         };
         if !self.settings.nocloud_enabled {
             return Err(Fault::not_found());
         }
         // After "is there such a thing", before "who are you": a wrong method is wrong for everyone.
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(Fault::method_not_allowed(READ));
-        }
+        read_only(request.method())?;
         let reply = nocloud::serve(file, caller.require()?, &self.settings.site())?;
         Ok(reply.answer(request.method(), request.headers()))
+    }
+}
+
+fn read_only(method: &Method) -> Result<(), Fault> {
+    match *method {
+        Method::GET | Method::HEAD => Ok(()),
+        _ => Err(Fault::method_not_allowed(READ)),
     }
 }
 
@@ -111,6 +121,7 @@ impl<B> Service<Request<B>> for Router {
 mod tests {
     use std::sync::Arc;
 
+    use http::HeaderValue;
     use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
     use http_body_util::BodyExt;
     use pve_imds_model::conf;
@@ -194,18 +205,21 @@ mod tests {
         for path in PATHS {
             let etag = get(path).await.unwrap().headers()[ETAG].to_str().unwrap().to_owned();
             for (known, status) in [
-                (etag.clone(), 304),
-                (format!("W/{etag}"), 304),
-                (format!("\"x\", {etag}"), 304),
-                ("*".to_owned(), 304),
-                ("\"x\"".to_owned(), 200),
-                (etag.replace('"', ""), 200),
-                (String::new(), 200),
+                (etag.clone().into_bytes(), 304),
+                (format!("W/{etag}").into(), 304),
+                (format!("\"x\", {etag}").into(), 304),
+                ([b"\"\xe9\x80\", W/", etag.as_bytes()].concat(), 304),
+                (b"*".into(), 304),
+                (b"\"x\"".into(), 200),
+                (b"\"\xff\"".into(), 200),
+                (etag.replace('"', "").into(), 200),
+                (b"".into(), 200),
             ] {
                 for method in [Method::GET, Method::HEAD] {
                     let mut request = request(method, path, Some(known_caller()));
-                    request.headers_mut().insert(IF_NONE_MATCH, known.parse().unwrap());
+                    request.headers_mut().insert(IF_NONE_MATCH, HeaderValue::from_bytes(&known).unwrap());
                     let response = Router::default().oneshot(request).await.unwrap();
+                    let known = known.escape_ascii();
                     assert_eq!(response.status(), status, "{path} {known}");
                     assert_eq!(response.headers()[ETAG], *etag, "{path} {known}");
                     assert_eq!(response.headers().contains_key(CONTENT_LENGTH), status == 200, "{path} {known}");
@@ -227,10 +241,32 @@ mod tests {
 
     #[tokio::test]
     async fn other_paths_do_not_exist_for_any_method() {
-        for path in ["/", "/nocloud/x", "/nocloud/meta-data/x", "/noclouds", "/pxe", "/pxe/job", "/latest/meta-data/"] {
+        for path in ["/", "/nocloud/x", "/nocloud/meta-data/x", "/noclouds", "/latest/meta-data/"] {
             for method in [Method::GET, Method::POST] {
                 let fault = ask(Settings::default(), method, path, Some(known_caller())).await.unwrap_err();
                 assert_eq!(fault.status(), 404, "{path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_for_a_script_boots_from_disk() {
+        let settings = || Settings { nocloud_enabled: false, ..Settings::default() };
+        for path in ["/pxe", "/pxe/", "/pxe/job"] {
+            for caller in [Some(known_caller()), Some(Caller::Unknown(UnknownCaller::NotReady)), None] {
+                for (method, expected) in [(Method::GET, "#!ipxe\nexit\n"), (Method::HEAD, "")] {
+                    let mut request = request(method, path, caller.clone());
+                    request.headers_mut().insert(IF_NONE_MATCH, "*".parse().unwrap());
+                    let response = Router::new(settings()).oneshot(request).await.unwrap();
+                    assert_eq!(response.status(), 200, "{path}");
+                    assert_eq!(response.extensions().get::<Outcome>(), None, "{path} is ok");
+                    assert_eq!(response.headers()[CONTENT_TYPE], "text/plain", "{path}");
+                    assert_eq!(response.headers()[CACHE_CONTROL], "no-store", "{path}");
+                    assert_eq!(response.headers()[CONTENT_LENGTH], "12", "{path}");
+                    assert_eq!(body(response).await, expected, "{path}");
+                }
+                let fault = ask(settings(), Method::POST, path, caller).await.unwrap_err();
+                assert_eq!((fault.status(), fault.allow()), (405, Some("GET, HEAD")), "{path}");
             }
         }
     }

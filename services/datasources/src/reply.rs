@@ -87,10 +87,13 @@ fn etag(body: &[u8]) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("\"\""))
 }
 
-/// Whether `If-None-Match` names the document: `*` or a list of tags, weak ones too (RFC 9110 §13.1.2).
+/// Whether `If-None-Match` names the document: `*` or a list of tags, weak ones too (RFC 9110 §13.1.2). Somebody else's
+/// tag beside ours may hold any byte (`obs-text`, §8.8.3), so bytes are compared. A comma in one parts it into two that
+/// are no tag of ours either, because ours has none.
 fn names(known: &HeaderValue, etag: &HeaderValue) -> bool {
-    let Ok(known) = known.to_str() else { return false };
-    known.trim() == "*" || known.split(',').map(str::trim).any(|tag| tag.strip_prefix("W/").unwrap_or(tag) == *etag)
+    let known = known.as_bytes().trim_ascii();
+    let mut tags = known.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    known == b"*" || tags.any(|tag| tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes())
 }
 
 /// Bytes that stand inside a VM, without a copy of them: the VM lives as long as somebody is still sending.

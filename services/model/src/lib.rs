@@ -13,6 +13,7 @@ pub mod datacenter;
 pub mod exclude;
 pub mod fault;
 mod format;
+pub mod ipxe;
 pub mod network;
 mod nic;
 pub mod notes;

@@ -14,6 +14,7 @@ use std::fmt;
 pub use self::attribute::AttributeName;
 use self::block::{Block, Name};
 pub use self::encoding::{Encoding, MAX_DECODED};
+use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
 use crate::policy::{BadPolicy, Policy};
 use crate::yaml::YamlError;
@@ -45,6 +46,8 @@ pub struct Remark {
     pub block: &'static str,
     /// Why.
     pub what: Oddity,
+    /// What a guest that needs the block is told; none where it is served without.
+    pub outcome: Option<Outcome>,
 }
 
 /// What is odd about a line. Quotes nothing of it.
@@ -183,19 +186,22 @@ impl Notes {
     }
 
     fn remark(&self, blocks: &[Block<'_>], misspelt: Vec<(usize, Name)>) -> Vec<Remark> {
-        let opening = |line, name: Name, what| Remark { line, column: 1, block: name.word(), what };
+        let opening = |line, name: Name, what, outcome| Remark { line, column: 1, block: name.word(), what, outcome };
         let wants_secrets = matches!(&self.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
         let odd = blocks.iter().filter_map(|block| match block.name {
-            Name::UserData => wants_secrets.then(|| opening(block.line, block.name, Oddity::Secrets)),
+            Name::UserData => {
+                wants_secrets.then(|| opening(block.line, block.name, Oddity::Secrets, Some(Outcome::SecretsDisabled)))
+            }
             Name::NetworkConfig | Name::VendorData | Name::Imds => None,
-            Name::Pxe => Some(opening(block.line, block.name, Oddity::Unheeded)),
+            Name::Pxe => Some(opening(block.line, block.name, Oddity::Unheeded, None)),
         });
-        let missed = misspelt.into_iter().map(|(line, name)| opening(line, name, Oddity::Misspelt(name.word())));
+        let missed = misspelt.into_iter().map(|(line, name)| opening(line, name, Oddity::Misspelt(name.word()), None));
         let broken = self.broken().map(|(name, BlockError { line, column, flaw })| Remark {
             line: *line,
             column: *column,
             block: name.word(),
             what: Oddity::Broken(*flaw),
+            outcome: name.broken(),
         });
         let mut remarks: Vec<Remark> = odd.chain(missed).chain(broken).collect();
         remarks.sort_by_key(|remark| remark.line);

@@ -168,14 +168,20 @@ impl Policy {
         })
     }
 
-    /// What the VM is shown where the node shows `node`. Tokens that are required would be worth nothing beside a
-    /// dialect that has none.
+    /// What the VM is shown where the node shows `node`: never a dialect that the node hides. Tokens that are required
+    /// would be worth nothing beside a dialect that has none.
     #[must_use]
     pub fn emulation(&self, node: Emulation) -> Emulation {
-        match (self.emulate, self.ec2_tokens) {
+        let wanted = match (self.emulate, self.ec2_tokens) {
             (Some(emulate), _) => emulate,
             (None, Ec2Tokens::Required) => Emulation::Ec2,
-            (None, Ec2Tokens::Optional) => node,
+            (None, Ec2Tokens::Optional) => Emulation::Auto,
+        };
+        match (wanted, node) {
+            (Emulation::Auto, node) => node,
+            // EC2 is shown everywhere, somewhere without its listing: it can be all there is.
+            (Emulation::Ec2, _) | (Emulation::Openstack, Emulation::Ec2) => Emulation::Ec2,
+            (Emulation::Openstack, Emulation::Auto | Emulation::Openstack) => Emulation::Openstack,
         }
     }
 }
@@ -269,14 +275,22 @@ mod tests {
     }
 
     #[test]
-    fn required_tokens_leave_the_dialect_that_has_them() {
+    fn a_policy_narrows_what_the_node_shows_and_tokens_leave_the_dialect_that_has_them() {
         use Emulation as E;
         let policy = |emulate, ec2_tokens| Policy { emulate, ec2_tokens, ..Policy::default() };
         for (emulate, tokens, node, shown) in [
             (None, Ec2Tokens::Optional, E::Auto, E::Auto),
             (None, Ec2Tokens::Optional, E::Openstack, E::Openstack),
-            (Some(E::Auto), Ec2Tokens::Optional, E::Ec2, E::Auto),
+            (None, Ec2Tokens::Optional, E::Ec2, E::Ec2),
+            (Some(E::Auto), Ec2Tokens::Optional, E::Auto, E::Auto),
+            (Some(E::Auto), Ec2Tokens::Optional, E::Openstack, E::Openstack),
+            (Some(E::Auto), Ec2Tokens::Optional, E::Ec2, E::Ec2),
+            (Some(E::Openstack), Ec2Tokens::Optional, E::Auto, E::Openstack),
+            (Some(E::Openstack), Ec2Tokens::Optional, E::Openstack, E::Openstack),
+            (Some(E::Openstack), Ec2Tokens::Optional, E::Ec2, E::Ec2),
             (Some(E::Ec2), Ec2Tokens::Optional, E::Auto, E::Ec2),
+            (Some(E::Ec2), Ec2Tokens::Optional, E::Openstack, E::Ec2),
+            (Some(E::Ec2), Ec2Tokens::Optional, E::Ec2, E::Ec2),
             (None, Ec2Tokens::Required, E::Auto, E::Ec2),
             (None, Ec2Tokens::Required, E::Openstack, E::Ec2),
             (Some(E::Auto), Ec2Tokens::Required, E::Auto, E::Auto),

@@ -48,9 +48,24 @@ impl Origin {
     }
 }
 
-/// Where user data, vendor data, network configuration and policy of `vm` come from, in this order.
+/// Where user data, vendor data, network configuration and policy of `vm` come from, in this order. A policy that keeps
+/// everything from the VM keeps each of them.
 #[must_use]
 pub fn origins(vm: &Vm, site: &Site) -> [Origin; 4] {
+    let mut origins = written(vm, site);
+    let served = match &vm.notes.policy {
+        Some(Ok(policy)) => policy.enabled,
+        Some(Err(_)) => false,
+        None => true,
+    };
+    if !served && let [answers @ .., _policy] = &mut origins {
+        answers.iter_mut().for_each(|answer| answer.source = Source::Refused);
+    }
+    origins
+}
+
+/// The same, as if the policy let the VM have everything.
+fn written(vm: &Vm, site: &Site) -> [Origin; 4] {
     let (notes, refused) = (&vm.notes, Source::Refused);
     let options = site.cloudinit && cloud_config(vm).is_some();
     let otherwise = if options { Source::Options } else { Source::Empty };
@@ -96,7 +111,20 @@ mod tests {
             (block("network-config", "version%3A 2") + shaped, true, [Empty, Empty, Block, Default], 0),
             (block("network-config", "version%3A 3") + shaped, true, [Empty, Empty, Default, Default], 1),
             (block("imds", "mac%3A own"), true, [Empty, Empty, Default, Block], 0),
-            (block("imds", "mac%3A his"), true, [Empty, Empty, Default, Refused], 1),
+            (block("imds", "mac%3A his"), true, [Refused, Refused, Refused, Refused], 1),
+            (block("imds", "enabled%3A true") + shaped, true, [Empty, Empty, Options, Block], 0),
+            (
+                block("imds", "enabled%3A false") + &block("user-data", "x") + shaped,
+                true,
+                [Refused, Refused, Refused, Block],
+                0,
+            ),
+            (
+                block("imds", "enabled%3A false") + &block("user-data x", "x"),
+                true,
+                [Refused, Refused, Refused, Block],
+                1,
+            ),
         ] {
             let vm = conf::parse(VmId::new(100).unwrap(), config.as_bytes()).vm;
             let found = origins(&vm, &Site { cloudinit, ..Site::default() });

@@ -33,7 +33,8 @@ impl TapName {
 }
 
 /// A decimal number as Proxmox writes one: digits only, no sign, no leading zero.
-pub(crate) fn plain_number(text: &str) -> Option<u32> {
+#[must_use]
+pub fn plain_number(text: &str) -> Option<u32> {
     let canonical = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if canonical { text.parse().ok() } else { None }
 }

@@ -157,7 +157,8 @@ fn answer(request: &[u8], nodes: &mut Nodes, cluster: &mut Cluster) -> Option<Re
         OPEN | OPENDIR => Ok(vec![0; 16]),
         READ => {
             let path = path();
-            let bytes = cluster.status.get(&path).or_else(|| cluster.files.get(&path));
+            let fails = cluster.failing.as_ref().is_some_and(|part| path.contains(part.as_str()));
+            let bytes = cluster.status.get(&path).or_else(|| cluster.files.get(&path)).filter(|_| !fails);
             bytes.map(|bytes| part(bytes, body)).ok_or(EIO)
         }
         READDIR => {

@@ -33,7 +33,7 @@ pub(super) struct Follow<T> {
     digest: Option<Digest>,
     seen: Option<Edition>,
     missed: bool,
-    complaint: Option<String>,
+    complaint: Option<Arc<str>>,
 }
 
 /// What a look at the file came to.
@@ -44,7 +44,7 @@ pub(super) enum Followed {
     /// It says something else.
     Changed,
     /// It could not be read; what it said last stays. With the reason, if that was not told yet.
-    Kept(Option<String>),
+    Kept(Option<Arc<str>>),
 }
 
 impl<T: Default> Follow<T> {
@@ -56,6 +56,11 @@ impl<T: Default> Follow<T> {
     /// What it said last.
     pub(super) fn said(&self) -> &Arc<T> {
         &self.said
+    }
+
+    /// Why it cannot be read now, if it cannot.
+    pub(super) fn complaint(&self) -> Option<Arc<str>> {
+        self.complaint.clone()
     }
 
     /// Reads the file, unless it is counted and the count is known.
@@ -91,14 +96,14 @@ impl<T: Default> Follow<T> {
     }
 
     /// Reads and parses. `Ok(None)`: the bytes we know. `Err(None)`: there is no such file.
-    fn fetch(&self, path: &Path) -> Result<Option<(Digest, T)>, Option<String>> {
-        let bytes = files::read(path).map_err(|error| (!error.is_absent()).then(|| chain(&error)))?;
+    fn fetch(&self, path: &Path) -> Result<Option<(Digest, T)>, Option<Arc<str>>> {
+        let bytes = files::read(path).map_err(|error| (!error.is_absent()).then(|| chain(&error).into()))?;
         let digest = Digest::of(&bytes);
         if self.digest == Some(digest) {
             return Ok(None);
         }
         let parse = self.parse;
-        let said = panic::catch_unwind(|| parse(&bytes)).map_err(|_| Some(String::from("the parser failed")))?;
+        let said = panic::catch_unwind(|| parse(&bytes)).map_err(|_| Some("the parser failed".into()))?;
         Ok(Some((digest, said)))
     }
 }

@@ -24,6 +24,7 @@ use pve_imds_model::vm::{Vm, VmId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::unread::{File, Trouble, Unread};
 use crate::resolver::Resolver;
 
 /// Where the configurations are and how often to look.
@@ -128,21 +129,12 @@ pub struct Inventory {
     resolver: Resolver,
 }
 
-/// Why everything in an [`Inventory`] is the last good state.
-#[derive(Clone, Debug)]
-pub struct Trouble {
-    /// From when on it has been.
-    pub since: Instant,
-    /// What cannot be read, and why.
-    pub why: String,
-}
-
 /// Everything at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) vms: HashMap<VmId, Entry>,
-    /// Those whose configuration could never be read, and why.
-    pub(super) unread: HashMap<VmId, Arc<str>>,
+    /// What should have been read and could not be, whether something is known of it from before or not.
+    pub(super) unread: Unread,
     pub(super) pools: Arc<Pools>,
     pub(super) datacenter: Arc<Datacenter>,
 }
@@ -204,7 +196,7 @@ impl Inventory {
 
     /// The same. `ask` has somebody look soon.
     pub(super) fn new(ask: impl Fn() + Send + Sync + 'static) -> Self {
-        let trouble = Trouble { since: Instant::now(), why: String::from("nothing has been read yet") };
+        let trouble = Trouble { since: Instant::now(), why: "nothing has been read yet".into() };
         Self {
             snapshot: ArcSwap::default(),
             stale: AtomicBool::new(true),
@@ -226,8 +218,8 @@ impl Inventory {
     /// Why nothing is known about a VM that [`Inventory::vm`] does not have.
     #[must_use]
     pub fn why_unknown(&self, vmid: VmId) -> UnknownCaller {
-        match self.snapshot.load().unread.get(&vmid) {
-            Some(why) => UnknownCaller::Unreadable(Arc::clone(why)),
+        match self.snapshot.load().unread.get(File::Config(vmid)) {
+            Some(Trouble { why, .. }) => UnknownCaller::Unreadable(Arc::clone(why)),
             None if self.is_stale() => UnknownCaller::NoList,
             None => UnknownCaller::NoConfig,
         }
@@ -263,6 +255,12 @@ impl Inventory {
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The files that cannot be read while the tree as a whole can. What each said last stays, if it ever was read.
+    #[must_use]
+    pub fn unread(&self) -> Unread {
+        self.snapshot.load().unread.clone()
     }
 
     /// Meets an interface: the number for its [`Link::since`]. A look is asked for, so that the interface soon is one that
@@ -326,11 +324,15 @@ impl Inventory {
         let stale = why.is_some();
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let since = trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
-        *trouble = why.map(|why| Trouble { since, why });
+        *trouble = why.map(|why| Trouble { since, why: why.into() });
         drop(trouble);
         if self.stale.swap(stale, Ordering::Relaxed) != stale {
             self.changes.send_modify(|generation| *generation += 1);
         }
+    }
+
+    pub(super) fn unread_count(&self) -> usize {
+        self.snapshot.load().unread.len()
     }
 
     pub(super) fn len(&self) -> usize {

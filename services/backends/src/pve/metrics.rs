@@ -7,12 +7,14 @@ use super::reload::{Look, Tidings};
 
 const VMS: &str = "pve_imds_inventory_vms";
 const STALE: &str = "pve_imds_inventory_stale";
+const UNREADABLE: &str = "pve_imds_inventory_unreadable";
 const RELOADS: &str = "pve_imds_inventory_reloads_total";
 
 /// Says what these metrics mean, to the recorder that is installed.
 pub fn describe() {
     describe_gauge!(VMS, "VMs of the cluster whose configuration is known.");
     describe_gauge!(STALE, "1 while the configurations cannot be read and the last good ones are served.");
+    describe_gauge!(UNREADABLE, "Files of VMs and of the cluster that cannot be used now, while the others can.");
     describe_counter!(
         RELOADS,
         "Looks at the configurations by result: `changed` there was something new, `incomplete` some file could not \
@@ -26,9 +28,10 @@ pub fn describe() {
 }
 
 /// How the inventory stands.
-#[expect(clippy::cast_precision_loss, reason = "there are not 2^52 VMs")]
+#[expect(clippy::cast_precision_loss, reason = "there are not 2^52 files")]
 pub(super) fn stands(inventory: &Inventory) {
     gauge!(VMS).set(inventory.len() as f64);
+    gauge!(UNREADABLE).set(inventory.unread_count() as f64);
     gauge!(STALE).set(if inventory.is_stale() { 1.0 } else { 0.0 });
 }
 

@@ -20,9 +20,8 @@ use super::files::{self, Counts, Listed, Listing, ReadError, Tree};
 use super::follow::{DATACENTER, Follow, Followed, USERS};
 use super::inventory::{Digest, Entry, Record, Snapshot};
 use super::progress::Progress;
-
-/// How long an empty file may stand for "being written": Proxmox itself renames, only editors and shells truncate.
-pub(super) const EMPTY_GRACE: Duration = Duration::from_secs(5);
+use super::unread::File;
+use super::verdict::{Found, Sign, Verdict, judge};
 
 /// What one look found.
 #[derive(Debug, Default)]
@@ -88,6 +87,8 @@ pub(super) enum Event {
     Moved { vmid: VmId, owner: Arc<str> },
     /// The configuration cannot be used; the last good one, if any, stays. Told once per reason.
     Unusable { vmid: VmId, reason: Arc<str> },
+    /// It can again, and says what it said.
+    Usable { vmid: VmId },
     /// There is no such VM any more.
     Forgotten { vmid: VmId },
     /// The pools are others, or others are in them; how many VMs have changed theirs.
@@ -95,40 +96,7 @@ pub(super) enum Event {
     /// The cluster's settings are others.
     Settings(Arc<Datacenter>),
     /// A file of the cluster cannot be used; what it said last stays. Told once per reason.
-    Unread { file: &'static str, reason: String },
-}
-
-/// What a file turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// The bytes we know.
-    Same,
-    /// Other bytes.
-    Content,
-    /// White space, or nothing.
-    Blank,
-    /// No bytes.
-    Unreadable,
-}
-
-/// What becomes of what we knew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Confirm,
-    Replace,
-    Keep,
-}
-
-/// The table for one listed VM: what its file is now, whether a configuration with content was served before, for how
-/// long the file has been blank.
-fn judge(found: Found, before: bool, blank_for: Duration) -> Verdict {
-    match (found, before) {
-        (Found::Same, _) => Verdict::Confirm,
-        (Found::Content, _) => Verdict::Replace,
-        (Found::Blank, true) if blank_for < EMPTY_GRACE => Verdict::Keep,
-        (Found::Blank, _) => Verdict::Replace,
-        (Found::Unreadable, _) => Verdict::Keep,
-    }
+    Unread { file: &'static str, reason: Arc<str> },
 }
 
 /// Looks at the tree, and remembers between looks.
@@ -154,12 +122,10 @@ pub(super) struct Loader {
 struct Memory {
     /// As it was listed when its file was last read well.
     seen: Option<Listed>,
-    /// Since when the file has been blank.
-    blank_since: Option<Instant>,
+    /// Since when the file has been blank or half.
+    partial_since: Option<Instant>,
     /// The walk before this one did not come by it.
     missed: bool,
-    /// The complaint that was made last.
-    complaint: Option<Arc<str>>,
 }
 
 impl Loader {
@@ -206,7 +172,7 @@ impl Loader {
             changed |= self.forget(&mut look);
         }
         look.dirs.clone_from(&self.dirs);
-        changed |= self.follow(counts, &mut look);
+        changed |= self.follow(counts, now, &mut look);
         let (listing, memory) = (&self.listing, &self.memory);
         let due = listing.vms.iter().filter(|(vmid, listed)| {
             let seen = memory.get(vmid).and_then(|memory| memory.seen.as_ref());
@@ -221,7 +187,7 @@ impl Loader {
     }
 
     /// Looks at the files of the cluster; whether they say something else.
-    fn follow(&mut self, counts: Option<Counts>, look: &mut Look) -> bool {
+    fn follow(&mut self, counts: Option<Counts>, now: Instant, look: &mut Look) -> bool {
         let edition = |count: fn(Counts) -> Option<u64>| counts.and_then(|all| Some((all.start_time, count(all)?)));
         let mut changed = false;
         self.progress.reads(USERS);
@@ -245,6 +211,13 @@ impl Loader {
             look.events.push(Event::Settings(Arc::clone(&self.known.datacenter)));
             changed = true;
         }
+        for (name, complaint) in [(USERS, self.users.complaint()), (DATACENTER, self.datacenter.complaint())] {
+            let file = File::Cluster(name);
+            changed |= match complaint {
+                Some(why) => self.known.unread.miss(file, &why, now),
+                None => self.known.unread.heal(file),
+            };
+        }
         changed
     }
 
@@ -260,7 +233,7 @@ impl Loader {
             let lost = listing.version.is_some() || memory.missed;
             memory.missed = true;
             look.unsettled = true;
-            changed |= lost && known.unread.remove(vmid).is_some();
+            changed |= lost && known.unread.heal(File::Config(*vmid));
             if lost && known.vms.remove(vmid).is_some() {
                 look.events.push(Event::Forgotten { vmid: *vmid });
                 changed = true;
@@ -276,40 +249,41 @@ impl Loader {
     fn reload(&mut self, vmid: VmId, listed: &Listed, now: Instant, look: &mut Look) -> bool {
         self.progress.reads_config(vmid);
         let memory = self.memory.entry(vmid).or_default();
-        let before = self.known.vms.get_mut(&vmid);
-        let fresh = fetch(vmid, listed, before.as_ref().map(|entry| entry.record.digest));
+        let before = self.known.vms.get(&vmid).map(|entry| &entry.record);
+        let fresh = fetch(vmid, listed, before.map(|record| record.digest));
         let found = match &fresh {
             Ok(None) => Found::Same,
-            Ok(Some(fresh)) if fresh.blank => Found::Blank,
-            Ok(Some(_)) => Found::Content,
+            Ok(Some(fresh)) => fresh.found(before),
             Err(_) => Found::Unreadable,
         };
-        let blank_since = (found == Found::Blank).then(|| memory.blank_since.unwrap_or(now));
-        let blank_for = blank_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        let verdict = judge(found, before.as_ref().is_some_and(|entry| entry.record.ready), blank_for);
+        let partial = matches!(found, Found::Blank | Found::Half(_));
+        memory.partial_since = partial.then(|| memory.partial_since.unwrap_or(now));
+        let partial_for = memory.partial_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        let verdict = judge(found, before.is_some_and(|record| record.ready), partial_for);
 
-        memory.blank_since = blank_since;
+        let file = File::Config(vmid);
         if verdict == Verdict::Keep {
-            let reason: Arc<str> = fresh.err().map_or_else(|| "it is empty".into(), Arc::from);
+            let reason: Arc<str> = match (fresh, found) {
+                (Err(error), _) => error.into(),
+                (Ok(_), Found::Half(sign)) => sign.to_string().into(),
+                (Ok(_), _) => "it is empty".into(),
+            };
             memory.seen = None;
             look.unusable = true;
             look.unsettled = true;
-            if memory.complaint.as_ref() != Some(&reason) {
-                memory.complaint = Some(Arc::clone(&reason));
-                look.events.push(Event::Unusable { vmid, reason: Arc::clone(&reason) });
+            let news = self.known.unread.miss(file, &reason, now);
+            let kept = self.known.vms.get_mut(&vmid).is_some_and(|entry| entry.keep(self.last));
+            if news {
+                look.events.push(Event::Unusable { vmid, reason });
             }
-            return match before {
-                Some(entry) => entry.keep(self.last),
-                None => self.known.unread.insert(vmid, Arc::clone(&reason)).as_ref() != Some(&reason),
-            };
+            return news || kept;
         }
         memory.seen = Some(listed.clone());
-        memory.complaint = None;
-        match (fresh, before) {
+        let healed = self.known.unread.heal(file);
+        match (fresh, self.known.vms.get_mut(&vmid)) {
             (Ok(Some(Fresh { record, .. })), _) => {
                 let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };
                 look.events.push(Event::Loaded(record.clone()));
-                self.known.unread.remove(&vmid);
                 self.known.vms.insert(vmid, Entry::new(record));
                 true
             }
@@ -321,9 +295,12 @@ impl Loader {
                     record.path = listed.path(vmid).into();
                     look.events.push(Event::Moved { vmid, owner: Arc::clone(&listed.place.owner) });
                 }
-                entry.confirm() || moved
+                if healed {
+                    look.events.push(Event::Usable { vmid });
+                }
+                entry.confirm() || moved || healed
             }
-            (_, None) => false,
+            (_, None) => healed,
         }
     }
 }
@@ -332,6 +309,24 @@ impl Loader {
 struct Fresh {
     record: Record,
     blank: bool,
+    /// The last line has an end.
+    ended: bool,
+}
+
+impl Fresh {
+    /// What it is, where `before` was.
+    fn found(&self, before: Option<&Record>) -> Found {
+        let had_uuid = before.is_some_and(|record| record.vm.uuid.is_some());
+        if self.blank {
+            Found::Blank
+        } else if !self.ended {
+            Found::Half(Sign::OpenLine)
+        } else if self.record.ready && had_uuid && self.record.vm.uuid.is_none() {
+            Found::Half(Sign::NoUuid)
+        } else {
+            Found::Content
+        }
+    }
 }
 
 /// Reads and parses a configuration. `None`: it is the one we know.
@@ -354,7 +349,7 @@ fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fr
         pool: None,
         stale: false,
     };
-    Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty() }))
+    Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty(), ended: bytes.ends_with(b"\n") }))
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use pve_imds_model::chain;
-use pve_imds_model::fault::Outcome;
 use pve_imds_model::notes::{Oddity, Remark};
 use pve_imds_model::vm::VmId;
 use tokio::time::Instant;
+use tracing::field::display;
 use tracing::{debug, error, info, warn};
 
 use super::files::Tree;
@@ -83,8 +83,16 @@ impl Inventory {
 
         let hints = events.then(|| listen(wake.clone())).flatten();
         let loader = Loader::new(Tree::new(dir.clone(), &node), Arc::clone(&progress));
-        let worker =
-            Worker { dir, resolv_conf, loader, hints, inventory: Arc::clone(&inventory), first: true, failing: false };
+        let worker = Worker {
+            dir,
+            resolv_conf,
+            loader,
+            hints,
+            inventory: Arc::clone(&inventory),
+            progress: Arc::clone(&progress),
+            first: true,
+            failing: false,
+        };
         let report = wake.clone();
         let files = thread::Builder::new().name("pve-files".into()).spawn(move || worker.run(&orders, &report))?;
 
@@ -165,6 +173,7 @@ struct Worker {
     loader: Loader,
     hints: Option<Hints>,
     inventory: Arc<Inventory>,
+    progress: Arc<Progress>,
     first: bool,
     failing: bool,
 }
@@ -172,6 +181,7 @@ struct Worker {
 impl Worker {
     fn run(mut self, orders: &Receiver<BTreeSet<VmId>>, report: &Sender<Wake>) {
         while let Ok(touched) = orders.recv() {
+            self.progress.reads("resolv.conf");
             self.inventory.resolver().read(&self.resolv_conf);
             let number = self.inventory.begin();
             let mut look = self.loader.look(number, &touched, Instant::now());
@@ -213,6 +223,7 @@ impl Worker {
                 Event::Loaded(record) => self.tell_of(record),
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
                 Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
+                Event::Usable { vmid } => info!(%vmid, "configuration can be read again"),
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
                 Event::Pooled { pools, moved } => {
                     info!(pools = pools.all().count(), vms = pools.members().count(), moved, "pools changed");
@@ -221,7 +232,7 @@ impl Worker {
                     let tags = datacenter.registered_tags.len();
                     info!(registered_tags = tags, "the cluster's settings changed");
                 }
-                Event::Unread { file, reason } => warn!(file, reason, "what it said last stays in force"),
+                Event::Unread { file, reason } => warn!(file, %reason, "what it said last stays in force"),
             }
         }
         if let Some(error) = &look.failed {
@@ -247,18 +258,14 @@ impl Worker {
         for warning in record.warnings.iter() {
             warn!(%vmid, line = warning.line, column = warning.column, reason = %warning.reason, "line of the configuration not used");
         }
-        for Remark { line, column, block, what } in &vm.notes.remarks {
+        for Remark { line, column, block, what, outcome } in &vm.notes.remarks {
+            let outcome = outcome.map(display);
             match what {
-                Oddity::Broken(flaw) => {
-                    let outcome = Outcome::NotesInvalid;
-                    warn!(%vmid, block, %outcome, line, column, reason = %flaw, "block of the Notes not used");
-                }
-                Oddity::Secrets => {
-                    let outcome = Outcome::SecretsDisabled;
-                    warn!(%vmid, block, %outcome, line, column, reason = %what, "block of the Notes not used");
+                Oddity::Broken(_) | Oddity::Secrets => {
+                    warn!(%vmid, block, outcome, line, column, reason = %what, "block of the Notes not used")
                 }
                 Oddity::Unheeded | Oddity::Misspelt(_) => {
-                    warn!(%vmid, block, line, column, reason = %what, "line of the Notes not used")
+                    warn!(%vmid, block, outcome, line, column, reason = %what, "line of the Notes not used")
                 }
             }
         }

@@ -5,6 +5,7 @@
 //! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
 //! block ends at the first line that is only `-->`, or else at the last `-->`.
 
+use crate::fault::Outcome;
 use crate::words;
 
 /// With which an opening begins, before its name.
@@ -25,6 +26,16 @@ words! {
 impl Name {
     fn parse(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|name| name.word() == word)
+    }
+
+    /// What the guest is told while a block of this name is broken. `None`: nothing of it, it gets what it would get
+    /// without the block.
+    pub(super) fn broken(self) -> Option<Outcome> {
+        match self {
+            Self::UserData | Self::VendorData => Some(Outcome::NotesInvalid),
+            Self::Imds => Some(Outcome::PolicyInvalid),
+            Self::NetworkConfig | Self::Pxe => None,
+        }
     }
 
     /// How a line begins that opens such a block.

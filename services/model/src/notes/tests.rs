@@ -144,7 +144,8 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
 #[test]
 fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
     let notes = Notes::parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
-    let remarks = [1, 7].map(|line| Remark { line, column: 1, block: "pxe", what: Oddity::Unheeded }).to_vec();
+    let remarks =
+        [1, 7].map(|line| Remark { line, column: 1, block: "pxe", what: Oddity::Unheeded, outcome: None }).to_vec();
     assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), remarks, ..Notes::default() });
 }
 
@@ -173,6 +174,23 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
     ] {
         let remarks: Vec<_> = Notes::parse(notes).remarks.iter().map(|it| (it.line, it.block, it.what)).collect();
         assert_eq!(remarks, expected, "{notes:?}");
+    }
+}
+
+/// The guest hears the word that stands beside the line in the log.
+#[test]
+fn a_remark_says_what_the_guest_is_told() {
+    for (block, expected) in [
+        ("user-data", Some(Outcome::NotesInvalid)),
+        ("vendor-data", Some(Outcome::NotesInvalid)),
+        ("imds", Some(Outcome::PolicyInvalid)),
+        ("network-config", None),
+        ("pxe", None),
+        ("user-data secrets=web", Some(Outcome::SecretsDisabled)),
+    ] {
+        let end = if block.contains('=') { "\n-->" } else { "" };
+        let remarks = Notes::parse(&format!("<!--#{block}\n{end}")).remarks;
+        assert_eq!(remarks.iter().map(|it| it.outcome).collect::<Vec<_>>(), [expected], "{block}");
     }
 }
 

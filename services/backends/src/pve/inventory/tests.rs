@@ -22,7 +22,8 @@ fn entry(vmid: u32, config: &str) -> (VmId, Entry) {
 fn inventory() -> Inventory {
     let inventory = Inventory::empty();
     inventory.set_stale(None);
-    let unread = HashMap::from([(VmId::new(111).unwrap(), "it is odd".into())]);
+    let trouble = Trouble { since: Instant::now(), why: "it is odd".into() };
+    let unread = Unread::from_iter([(File::Config(VmId::new(111).unwrap()), trouble)]);
     let vms = [
         entry(106, "#canary\nname: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet31: e1000\n"),
         entry(107, "name: no-nic\n"),
@@ -84,7 +85,7 @@ fn trouble_is_told_with_its_reason_and_from_when_it_began() {
     let begun = inventory.trouble().unwrap().since;
     inventory.set_stale(Some("no list".into()));
     let trouble = inventory.trouble().unwrap();
-    assert_eq!((trouble.why.as_str(), trouble.since), ("no list", begun));
+    assert_eq!((&*trouble.why, trouble.since), ("no list", begun));
     inventory.set_stale(None);
     assert!(inventory.trouble().is_none());
 }

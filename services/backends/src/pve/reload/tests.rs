@@ -1,5 +1,7 @@
 use std::fs;
 
+use super::super::unread::Trouble;
+use super::super::verdict::WRITING;
 use super::*;
 use crate::testing::PveTree;
 
@@ -38,12 +40,19 @@ impl Bench {
             }
             Event::Moved { vmid, owner } => format!("moved {vmid} {owner}"),
             Event::Unusable { vmid, .. } => format!("unusable {vmid}"),
+            Event::Usable { vmid } => format!("usable {vmid}"),
             Event::Forgotten { vmid } => format!("forgotten {vmid}"),
             Event::Pooled { pools, moved } => format!("pooled {} moved {moved}", pools.members().count()),
             Event::Settings(datacenter) => format!("settings {:?}", datacenter.registered_tags),
             Event::Unread { file, .. } => format!("unread {file}"),
         });
         events.chain(look.failed.iter().map(|_| String::from("failed"))).collect()
+    }
+
+    /// What cannot be read, and for how many seconds.
+    fn unread(&self) -> Vec<String> {
+        let seconds = |trouble: &Trouble| self.now.duration_since(trouble.since).as_secs();
+        self.loader.known.unread.iter().map(|(file, trouble)| format!("{file} {}", seconds(trouble))).collect()
     }
 
     /// What is served for 106.
@@ -55,25 +64,6 @@ impl Bench {
                 format!("{name}{}", if entry.is_stale() { " stale" } else { "" })
             }
         }
-    }
-}
-
-#[test]
-fn files_are_judged_by_the_table() {
-    let (at_once, in_time, late) = (Duration::ZERO, EMPTY_GRACE - Duration::from_millis(1), EMPTY_GRACE);
-    for (found, before, blank_for, expected) in [
-        (Found::Same, true, at_once, Verdict::Confirm),
-        (Found::Same, false, at_once, Verdict::Confirm),
-        (Found::Content, true, at_once, Verdict::Replace),
-        (Found::Content, false, at_once, Verdict::Replace),
-        (Found::Blank, true, at_once, Verdict::Keep),
-        (Found::Blank, true, in_time, Verdict::Keep),
-        (Found::Blank, true, late, Verdict::Replace),
-        (Found::Blank, false, at_once, Verdict::Replace),
-        (Found::Unreadable, true, late, Verdict::Keep),
-        (Found::Unreadable, false, late, Verdict::Keep),
-    ] {
-        assert_eq!(judge(found, before, blank_for), expected, "{found:?} {before} {blank_for:?}");
     }
 }
 
@@ -140,9 +130,47 @@ fn a_file_that_is_empty_for_a_moment_wipes_nothing() {
     assert_eq!(bench.look(), ["unusable 106"]);
     assert_eq!(bench.serves(), "good stale");
     assert_eq!(bench.look(), [""; 0], "told once");
+    assert_eq!(bench.unread(), ["106.conf 0"]);
     bench.pve.put_in_place(106, GOOD).unwrap();
-    assert_eq!(bench.look(), [""; 0]);
+    assert_eq!(bench.look(), ["usable 106"]);
     assert_eq!(bench.serves(), "good");
+    assert_eq!(bench.unread(), [""; 0]);
+}
+
+/// As an editor's pause leaves them, line by line and in the middle of one.
+#[test]
+fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
+    const UUID: &str = "smbios1: uuid=2c8c7c76-a26c-4eb7-b04c-bf52bc095b81\n";
+    let whole = format!("{GOOD}{UUID}");
+    let new = format!("name: new\n{UUID}");
+    for (was, half, served) in [
+        (whole.as_str(), "name: new\n", false),
+        (&whole, "name: new\nsmbios1: uuid=2c8c\n", false),
+        (&whole, "name: n", false),
+        (&whole, new.trim_end(), false),
+        (GOOD, "name: n", false),
+        // One that was never there cannot be missed.
+        (GOOD, "name: new\n", true),
+        // Proxmox writes this when a VM is destroyed.
+        (&whole, "lock: destroyed\n", true),
+        (&whole, &new, true),
+    ] {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, was).unwrap();
+        bench.look();
+        bench.pve.put_in_place(106, half).unwrap();
+        let events = bench.look();
+        assert_eq!(events[0].starts_with("loaded"), served, "{half}: {events:?}");
+        if served {
+            continue;
+        }
+        assert_eq!((events, bench.serves()), (vec!["unusable 106".to_owned()], "good stale".to_owned()), "{half}");
+        bench.now += WRITING - Duration::from_millis(1);
+        assert_eq!(bench.look(), [""; 0], "{half}");
+        bench.now += Duration::from_millis(1);
+        assert!(bench.look()[0].starts_with("loaded 106 n"), "{half}");
+        assert_eq!(bench.unread(), [""; 0], "{half}");
+    }
 }
 
 #[test]
@@ -152,7 +180,7 @@ fn a_file_that_stays_empty_is_a_vm_without_content() {
     bench.look();
     bench.pve.put_in_place(106, "").unwrap();
     bench.look();
-    bench.now += EMPTY_GRACE;
+    bench.now += WRITING;
     assert_eq!(bench.look(), ["loaded 106 -"]);
     assert_eq!(bench.serves(), "-");
 }
@@ -182,9 +210,22 @@ fn a_file_that_cannot_be_read_wipes_nothing_and_is_read_again() {
     bench.now += Duration::from_secs(3600);
     assert_eq!(bench.look(), ["unusable 106"]);
     assert_eq!(bench.serves(), "good stale");
+    assert_eq!(bench.unread(), ["106.conf 3600"], "from the first reason on");
     fs::remove_dir(&path).unwrap();
     fs::write(&path, "name: mended\n").unwrap();
     assert_eq!(bench.look(), ["loaded 106 mended"]);
+    assert_eq!(bench.unread(), [""; 0]);
+}
+
+#[test]
+fn what_is_not_wanted_any_more_is_not_missed() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, &"#".repeat((1 << 20) + 1)).unwrap();
+    assert_eq!(bench.look(), ["unusable 106"]);
+    assert_eq!((bench.serves().as_str(), bench.unread()), ("nothing", vec!["106.conf 0".to_owned()]));
+    bench.pve.remove(106).unwrap();
+    bench.look();
+    assert_eq!(bench.unread(), [""; 0]);
 }
 
 #[test]
@@ -281,9 +322,11 @@ fn a_vm_is_in_the_pool_that_the_users_file_says() {
     assert_eq!(bench.look(), ["unread user.cfg"]);
     assert_eq!(bench.look(), [""; 0], "told once");
     assert_eq!(pool(&bench, 106).as_deref(), Some("b"));
+    assert_eq!(bench.unread(), ["user.cfg 0"]);
     fs::remove_dir(&file).unwrap();
     fs::write(&file, "pool:c::106:\n").unwrap();
     assert_eq!(bench.look(), ["pooled 1 moved 1"]);
+    assert_eq!(bench.unread(), [""; 0]);
 
     bench.pve.remove_file("user.cfg").unwrap();
     assert_eq!(bench.look(), [""; 0]);

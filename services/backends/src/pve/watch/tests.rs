@@ -206,6 +206,7 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
         loader,
         hints: None,
         inventory: Arc::clone(&inventory),
+        progress: Arc::default(),
         first: true,
         failing: false,
     };
@@ -223,15 +224,16 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
 #[test]
 fn the_log_names_vm_owner_and_line_and_nothing_that_is_written_there() {
     let mut pve = PveTree::cluster("pve1").unwrap();
-    let notes = "<!--#user-data secret=canary\ncanary\n-->\n<!--#network-config\ncanary: 3\n-->\ncanary";
+    let notes = "<!--#user-data secret=canary\ncanary\n-->\n<!--#network-config\ncanary: 3\n-->\n<!--#imds\ncanary: 1\n-->\ncanary";
     pve.put(106, &format!("{}canary\nboot: canary=\n", sample_config(id(106), notes))).unwrap();
     let (log, _) = look_once(&pve);
     for said in [
         "vmid=106 owner=pve1 digest=",
-        "WARN message=line of the configuration not used vmid=106 line=13 ",
+        "WARN message=line of the configuration not used vmid=106 line=16 ",
         "vmid=106 block=\"user-data\" outcome=notes_invalid ",
         "reason=unknown attribute `secret` on the opening line",
-        "vmid=106 block=\"network-config\" outcome=notes_invalid ",
+        "vmid=106 block=\"network-config\" line=",
+        "vmid=106 block=\"imds\" outcome=policy_invalid ",
         "vms=1",
     ] {
         assert!(log.contains(said), "{said} is not in\n{log}");
@@ -249,11 +251,14 @@ fn looks_and_vms_are_counted() {
         [
             "pve_imds_inventory_reloads_total{result=changed} 1",
             "pve_imds_inventory_stale{} 1",
+            "pve_imds_inventory_unreadable{} 0",
             "pve_imds_inventory_vms{} 1",
         ]
     );
     pve.put(107, &"#".repeat((1 << 20) + 1)).unwrap();
-    assert_eq!(look_once(&pve).1[0], "pve_imds_inventory_reloads_total{result=incomplete} 1");
+    let (_, meters) = look_once(&pve);
+    assert_eq!(meters[0], "pve_imds_inventory_reloads_total{result=incomplete} 1");
+    assert_eq!(meters[2], "pve_imds_inventory_unreadable{} 1");
     let _stopped = pve.stop().unwrap();
     assert_eq!(look_once(&pve).1[0], "pve_imds_inventory_reloads_total{result=failed} 1");
 }
