@@ -21,9 +21,9 @@ pub enum Deed {
 pub enum Harm {
     /// Nobody.
     None,
-    /// This one of those who stay.
+    /// This one of those who stay, until the next deed undoes it.
     One(usize),
-    /// Everybody, until it is mended.
+    /// Everybody, until the daemon has mended it.
     All,
 }
 

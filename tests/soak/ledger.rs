@@ -70,6 +70,8 @@ struct Cost {
 pub struct Ledger {
     /// When each deed was begun, the first of [`DEEDS`] first, round and round.
     begun: Vec<Instant>,
+    /// When each was done.
+    done: Vec<Instant>,
     costs: [Cost; DEEDS.len()],
 }
 
@@ -87,6 +89,11 @@ impl Ledger {
         deed
     }
 
+    /// It is done.
+    pub fn end(&mut self) {
+        self.done.push(Instant::now());
+    }
+
     /// Takes in what was heard since the last time. Returns what the patient ones heard, all together, and whatever
     /// was somebody else's.
     pub fn enter(&mut self, heard: Vec<Halves<Heard>>) -> Heard {
@@ -101,9 +108,10 @@ impl Ledger {
                 });
             }
             for lapse in &impatient.lapses {
+                let undone = self.undone(guest, lapse);
                 self.charge(guest, lapse, |_, cost| {
                     cost.longest.impatient = cost.longest.impatient.max(lapse.length());
-                    lapse.length() < PROMISE
+                    lapse.until.saturating_duration_since(undone.max(lapse.from)) < PROMISE
                 });
             }
             patient.wrong.extend(impatient.wrong);
@@ -112,9 +120,21 @@ impl Ledger {
         each.reduce(Heard::and).unwrap()
     }
 
-    /// A lapse belongs to the deed that was under way when the first request was sent that had no answer.
+    /// The deed that was under way when the first request was sent that had no answer.
+    fn culprit(&self, lapse: &Lapse) -> Option<usize> {
+        self.begun.partition_point(|begun| *begun <= lapse.from).checked_sub(1)
+    }
+
+    /// From when on the guest may expect an answer again: for how long a command of the next deed waits for the kernel's
+    /// lock of all links is nobody's promise.
+    fn undone(&self, guest: usize, lapse: &Lapse) -> Instant {
+        let culprit = self.culprit(lapse).filter(|at| DEEDS[at % DEEDS.len()].1 == Harm::One(guest));
+        culprit.and_then(|at| self.done.get(at + 1)).copied().unwrap_or(lapse.from)
+    }
+
+    /// A lapse belongs to the deed that was under way.
     fn charge(&mut self, guest: usize, lapse: &Lapse, allowed: impl FnOnce(bool, &mut Cost) -> bool) {
-        let Some(at) = self.begun.partition_point(|begun| *begun <= lapse.from).checked_sub(1) else { return };
+        let Some(at) = self.culprit(lapse) else { return };
         let (_, harm): (_, Harm) = DEEDS[at % DEEDS.len()];
         let cost = &mut self.costs[at % DEEDS.len()];
         if !allowed(harm.reaches(guest), cost) {

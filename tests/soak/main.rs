@@ -84,6 +84,7 @@ impl Town {
                 flooding.stop();
             }
         }
+        self.ledger.end();
         std::thread::sleep(REST);
     }
 
