@@ -18,9 +18,10 @@ pub mod stack;
 mod systemd;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pve_imds_datasources::backends::pve::{self as backend, Inventory};
-use pve_imds_datasources::{Router, Settings};
+use pve_imds_datasources::{Passwords, Router, Settings};
 use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_observability::Metrics;
 
@@ -50,11 +51,14 @@ pub fn inventory(checked: &Checked) -> backend::Settings {
 
 /// The router of this configuration.
 #[must_use]
-pub fn router(checked: &Checked, inventory: &Inventory) -> Router {
+pub fn router(checked: &Checked, inventory: &Arc<Inventory>) -> Router {
     Router::new(Settings {
         nocloud_enabled: checked.nocloud_enabled,
         cloudinit_enabled: checked.cloudinit_enabled,
+        node: checked.node_name.clone(),
         resolver: inventory.resolver().clone(),
+        inventory: Some(Arc::clone(inventory)),
+        passwords: Passwords::default(),
     })
 }
 
@@ -73,7 +77,7 @@ pub async fn serve<R: Answers>(
     checked: Checked,
     metrics: Metrics,
     rules: Rules,
-    router: impl FnOnce(&Checked, &Inventory) -> R,
+    router: impl FnOnce(&Checked, &Arc<Inventory>) -> R,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(&checked, rules, router).await?;

@@ -1,6 +1,6 @@
 //! Says who asks: the VM behind the interface the request arrived on, and nothing the guest claims.
 //!
-//! It inserts a [`Caller`], which may be one that its own policy keeps from us, and never refuses: an unknown caller is a
+//! It inserts the [`Link`] and a [`Caller`], which may be one that its own policy keeps from us, and never refuses: an unknown caller is a
 //! value, because `/pxe` must let a machine boot from its disk whatever breaks. Everybody else calls [`Caller::require`].
 //! The lookup is from memory and is made anew for each request, so a change of configuration reaches connections that are
 //! already open.
@@ -111,6 +111,7 @@ where
             }
         };
         request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(self.link);
         self.inner.call(request)
     }
 }

@@ -4,6 +4,7 @@
 //! ends: a device that somebody removed, a socket that failed, a thread that died cost a new session and no restart.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -55,7 +56,7 @@ impl<R: Answers> Daemon<R> {
     pub(super) async fn start(
         checked: &Checked,
         rules: Rules,
-        router: impl FnOnce(&Checked, &Inventory) -> R,
+        router: impl FnOnce(&Checked, &Arc<Inventory>) -> R,
     ) -> anyhow::Result<Self> {
         let pins = Pins::open(&checked.pin_dir)?;
         let (lock, claim) = take_right(&pins, checked).await?;

@@ -20,6 +20,7 @@ use std::env;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};

@@ -35,6 +35,7 @@ fn fault(outcome: Outcome) -> Option<Fault> {
         Outcome::BadRequest => Fault::bad_request(),
         Outcome::MethodNotAllowed => Fault::method_not_allowed("GET, HEAD"),
         Outcome::BodyTooLarge => Fault::body_too_large(),
+        Outcome::PasswordSet => Fault::conflict(outcome),
         Outcome::RateLimited => {
             Fault::unavailable(outcome, RetryAfter::at_least(std::time::Duration::from_millis(2_500)))
         }
@@ -53,6 +54,7 @@ async fn every_fault_has_its_answer() {
         (Outcome::NotFound, r#"404 """#, script),
         (Outcome::BadRequest, r#"400 "bad_request\n""#, script),
         (Outcome::MethodNotAllowed, r#"405 allow=GET, HEAD "method_not_allowed\n""#, script),
+        (Outcome::PasswordSet, r#"409 "password_set\n""#, script),
         (
             Outcome::BodyTooLarge,
             r#"413 connection=close "body_too_large\n""#,

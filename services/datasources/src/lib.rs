@@ -5,28 +5,46 @@
 //! that all of them share. Refused: to guess who is asking, to speak status codes, and to answer with half of anything.
 #![forbid(unsafe_code)]
 
+mod ec2;
 mod nocloud;
+mod openstack;
 mod pxe;
 mod reply;
+mod subject;
 pub mod user_data;
 
 use std::future::{Ready, ready};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Method, Request, Response};
+use bytes::Bytes;
+use futures_util::future::Either;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use pve_imds_backends::pve::Inventory;
 use pve_imds_backends::resolver::Resolver;
-use pve_imds_model::fault::Fault;
-use pve_imds_model::request::{Caller, Endpoint, UnknownCaller};
+use pve_imds_model::fault::{Fault, Outcome};
+use pve_imds_model::request::{Caller, Emulation, Endpoint, Link, UnknownCaller};
 use pve_imds_model::site::Site;
+use pve_imds_model::vm::Vm;
 use tower::Service;
+
+use self::openstack::MAX_PASSWORD;
+use self::reply::{Kind, Reply};
+use self::subject::Subject;
 
 /// What the answers are made from. Whoever builds the router also opens these.
 pub use pve_imds_backends as backends;
 
+pub use openstack::{Password, Passwords};
 pub use reply::{Body, BoxError};
 
 /// The methods of everything that is only read.
 const READ: &str = "GET, HEAD";
+
+/// The methods of a guest's password.
+const READ_AND_SAY: &str = "GET, HEAD, POST";
 
 /// What this node serves.
 #[derive(Clone, Debug)]
@@ -35,13 +53,26 @@ pub struct Settings {
     pub nocloud_enabled: bool,
     /// Proxmox's own cloud-init options are heeded.
     pub cloudinit_enabled: bool,
+    /// This node's name.
+    pub node: String,
     /// Where the node itself asks for names.
     pub resolver: Resolver,
+    /// Which pool a VM is in. Without one none is in any.
+    pub inventory: Option<Arc<Inventory>>,
+    /// What guests have said about themselves.
+    pub passwords: Passwords,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { nocloud_enabled: true, cloudinit_enabled: true, resolver: Resolver::default() }
+        Self {
+            nocloud_enabled: true,
+            cloudinit_enabled: true,
+            node: "localhost".to_owned(),
+            resolver: Resolver::default(),
+            inventory: None,
+            passwords: Passwords::default(),
+        }
     }
 }
 
@@ -49,71 +80,150 @@ impl Settings {
     fn site(&self) -> Site {
         Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns() }
     }
+
+    fn subject<'a>(&'a self, vm: &'a Arc<Vm>, link: Option<&Link>, emulation: Emulation) -> Subject<'a> {
+        Subject {
+            vm,
+            nic: link.and_then(|link| vm.nic(link.tap.nic)),
+            pool: self.inventory.as_ref().and_then(|inventory| inventory.vm(vm.vmid)?.pool),
+            node: &self.node,
+            site: self.site(),
+            emulation,
+        }
+    }
 }
 
-/// The innermost service: path to datasource. Cheap to clone, always ready, never waits.
+/// The innermost service: path to datasource. Cheap to clone, always ready; it waits for nothing but a body that is
+/// taken.
 ///
-/// It reads [`Endpoint`] and [`Caller`] from the request's extensions. Without the first it classifies the path itself;
-/// without the second the caller is unknown, so a stack that forgot to identify gives nobody's data away.
+/// It reads [`Endpoint`], [`Caller`], [`Link`] and [`Emulation`] from the request's extensions. Without the first it
+/// classifies the path itself; without the second the caller is unknown, so a stack that forgot to identify gives nobody's
+/// data away.
 #[derive(Clone, Debug, Default)]
 pub struct Router {
-    settings: Settings,
+    settings: Arc<Settings>,
 }
+
+/// An answer that is there, or one that waits for a body.
+type Answer =
+    Either<Ready<Result<Response<Body>, Fault>>, Pin<Box<dyn Future<Output = Result<Response<Body>, Fault>> + Send>>>;
 
 impl Router {
     /// A router that serves what `settings` allow.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings }
+        Self { settings: Arc::new(settings) }
     }
 
-    /// The answer to one request.
-    fn answer<B>(self, request: &Request<B>) -> Result<Response<Body>, Fault> {
+    /// The answer to a request that is only read.
+    fn answer<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Result<Response<Body>, Fault> {
+        use Endpoint as E;
         let extensions = request.extensions();
-        let endpoint = extensions.get().copied().unwrap_or_else(|| Endpoint::classify(request.uri().path()));
-        let nobody = Caller::Unknown(UnknownCaller::NoConfig);
-        let caller = extensions.get().unwrap_or(&nobody);
-
-        let file = match endpoint {
-            Endpoint::NocloudIndex => nocloud::File::Index,
-            Endpoint::NocloudMetaData => nocloud::File::MetaData,
-            Endpoint::NocloudUserData => nocloud::File::UserData,
-            Endpoint::NocloudVendorData => nocloud::File::VendorData,
-            Endpoint::NocloudNetworkConfig => nocloud::File::NetworkConfig,
-            Endpoint::Pxe => {
-                read_only(request.method())?;
-                return Ok(pxe::exit(request.method()));
+        let (method, path) = (request.method(), request.uri().path());
+        let shown = extensions.get().copied().unwrap_or_default();
+        match endpoint {
+            E::Pxe => {
+                read_only(method, READ)?;
+                return Ok(pxe::exit(method));
             }
-            Endpoint::Other => return Err(Fault::not_found()),
-        };
-        if !self.settings.nocloud_enabled {
-            return Err(Fault::not_found());
+            E::Other => return Err(Fault::not_found()),
+            _ if !self.serves(endpoint, shown) => return Err(Fault::not_found()),
+            _ => {}
         }
         // After "is there such a thing", before "who are you": a wrong method is wrong for everyone.
-        read_only(request.method())?;
-        let reply = nocloud::serve(file, caller.require()?, &self.settings.site())?;
-        Ok(reply.answer(request.method(), request.headers()))
+        read_only(method, if endpoint == E::OpenstackPassword { READ_AND_SAY } else { READ })?;
+        let nobody = Caller::Unknown(UnknownCaller::NoConfig);
+        let vm = extensions.get().unwrap_or(&nobody).require()?;
+        let subject = self.settings.subject(vm, extensions.get(), shown);
+        let reply = match endpoint {
+            E::NocloudIndex => nocloud::serve(nocloud::File::Index, &subject)?,
+            E::NocloudMetaData => nocloud::serve(nocloud::File::MetaData, &subject)?,
+            E::NocloudUserData => nocloud::serve(nocloud::File::UserData, &subject)?,
+            E::NocloudVendorData => nocloud::serve(nocloud::File::VendorData, &subject)?,
+            E::NocloudNetworkConfig => nocloud::serve(nocloud::File::NetworkConfig, &subject)?,
+            E::OpenstackPassword => {
+                let said = self.settings.passwords.get(&vm.instance_id());
+                Reply::new(Kind::Text, said.map(|password| password.bytes()).unwrap_or_default())
+            }
+            E::OpenstackIndex
+            | E::OpenstackMetaData
+            | E::OpenstackUserData
+            | E::OpenstackVendorData
+            | E::OpenstackNetworkData => openstack::serve(endpoint, path, &subject)?,
+            E::Ec2Index | E::Ec2MetaData | E::Ec2UserData | E::Ec2Dynamic => ec2::serve(endpoint, path, &subject)?,
+            E::Ec2Token | E::Pxe | E::Other => return Err(Fault::not_found()),
+        };
+        Ok(reply.answer(method, request.headers()))
+    }
+
+    /// Whether there is such a thing for whom `shown` is decided: EC2 hides OpenStack's paths, and NoCloud's where the
+    /// VM's own policy wants nothing but EC2.
+    fn serves(&self, endpoint: Endpoint, shown: Emulation) -> bool {
+        use Endpoint as E;
+        match endpoint {
+            E::NocloudIndex
+            | E::NocloudMetaData
+            | E::NocloudUserData
+            | E::NocloudVendorData
+            | E::NocloudNetworkConfig => self.settings.nocloud_enabled,
+            E::OpenstackIndex
+            | E::OpenstackMetaData
+            | E::OpenstackUserData
+            | E::OpenstackVendorData
+            | E::OpenstackNetworkData
+            | E::OpenstackPassword => shown != Emulation::Ec2,
+            _ => true,
+        }
+    }
+
+    /// Takes down a password.
+    async fn take_password<B>(self, request: Request<B>) -> Result<Response<Body>, Fault>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        if !self.serves(Endpoint::OpenstackPassword, request.extensions().get().copied().unwrap_or_default()) {
+            return Err(Fault::not_found());
+        }
+        let nobody = Caller::Unknown(UnknownCaller::NoConfig);
+        let vm = Arc::clone(request.extensions().get().unwrap_or(&nobody).require()?);
+        let body = Limited::new(request.into_body(), MAX_PASSWORD);
+        let body = body.collect().await.map_err(|error| Fault::bad_request().because(error))?;
+        let password = Password::new(body.to_bytes()).map_err(|error| Fault::bad_request().because(error))?;
+        match self.settings.passwords.say(&vm.instance_id(), password) {
+            Ok(()) => Ok(Reply::new(Kind::Text, Bytes::new()).with_status(StatusCode::OK)),
+            Err(_) => Err(Fault::conflict(Outcome::PasswordSet)),
+        }
     }
 }
 
-fn read_only(method: &Method) -> Result<(), Fault> {
+fn read_only(method: &Method, allowed: &'static str) -> Result<(), Fault> {
     match *method {
         Method::GET | Method::HEAD => Ok(()),
-        _ => Err(Fault::method_not_allowed(READ)),
+        _ => Err(Fault::method_not_allowed(allowed)),
     }
 }
 
-impl<B> Service<Request<B>> for Router {
+impl<B> Service<Request<B>> for Router
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     type Response = Response<Body>;
     type Error = Fault;
-    type Future = Ready<Result<Self::Response, Fault>>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        ready(self.clone().answer(&request))
+        let known = request.extensions().get().copied();
+        let endpoint = known.unwrap_or_else(|| Endpoint::classify(request.uri().path()));
+        if endpoint == Endpoint::OpenstackPassword && request.method() == Method::POST {
+            return Either::Right(Box::pin(self.clone().take_password(request)));
+        }
+        Either::Left(ready(self.answer(endpoint, &request)))
     }
 }
 
@@ -123,7 +233,7 @@ mod tests {
 
     use http::HeaderValue;
     use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-    use http_body_util::BodyExt;
+    use http_body_util::{BodyExt, Empty};
     use pve_imds_model::conf;
     use pve_imds_model::fault::Outcome;
     use pve_imds_model::vm::VmId;
@@ -139,8 +249,8 @@ mod tests {
         Caller::Known(Arc::new(conf::parse(VmId::new(106).unwrap(), CONFIG.as_bytes()).vm))
     }
 
-    fn request(method: Method, path: &str, caller: Option<Caller>) -> Request<()> {
-        let mut request = Request::builder().method(method).uri(path).body(()).unwrap();
+    fn request(method: Method, path: &str, caller: Option<Caller>) -> Request<Empty<Bytes>> {
+        let mut request = Request::builder().method(method).uri(path).body(Empty::new()).unwrap();
         if let Some(caller) = caller {
             request.extensions_mut().insert(caller);
         }
@@ -241,7 +351,9 @@ mod tests {
 
     #[tokio::test]
     async fn other_paths_do_not_exist_for_any_method() {
-        for path in ["/", "/nocloud/x", "/nocloud/meta-data/x", "/noclouds", "/latest/meta-data/"] {
+        for path in
+            ["/x", "/nocloud/x", "/nocloud/meta-data/x", "/noclouds", "/openstack/x", "/1999/meta-data", "/latest/x"]
+        {
             for method in [Method::GET, Method::POST] {
                 let fault = ask(Settings::default(), method, path, Some(known_caller())).await.unwrap_err();
                 assert_eq!(fault.status(), 404, "{path}");
@@ -296,7 +408,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_stack_has_classified_is_not_classified_again() {
-        let mut request = Request::new(());
+        let mut request = Request::new(Empty::<Bytes>::new());
         request.extensions_mut().insert(known_caller());
         request.extensions_mut().insert(Endpoint::NocloudUserData);
         let response = Router::default().oneshot(request).await.unwrap();

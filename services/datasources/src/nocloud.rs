@@ -14,6 +14,7 @@ use pve_imds_model::{network, yaml};
 use serde::Serialize;
 
 use crate::reply::{Kind, Reply, shared};
+use crate::subject::Subject;
 use crate::user_data::{user_data, vendor_data};
 
 /// What there is below `/nocloud/`.
@@ -34,7 +35,8 @@ const LISTING: &str = "meta-data\nuser-data\nvendor-data\nnetwork-config\n";
 ///
 /// # Errors
 /// Those of [`user_data`] and [`vendor_data`], for that file alone.
-pub(crate) fn serve(file: File, vm: &Arc<Vm>, site: &Site) -> Result<Reply, Fault> {
+pub(crate) fn serve(file: File, subject: &Subject<'_>) -> Result<Reply, Fault> {
+    let Subject { vm, site, .. } = subject;
     Ok(match file {
         File::Index => Reply::new(Kind::Text, Bytes::from_static(LISTING.as_bytes())),
         File::MetaData => Reply::new(Kind::Yaml, meta_data(vm)?),

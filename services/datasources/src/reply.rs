@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Text,
     /// A document of ours, or one that was checked to be YAML. `text/`, so that browsers show it instead of saving it.
     Yaml,
+    /// A document of ours for programs.
+    Json,
     /// The owner's bytes: a script, YAML, MIME or gzip; naming a type or a charset would be a guess.
     Opaque,
 }
@@ -34,6 +36,7 @@ impl Kind {
         HeaderValue::from_static(match self {
             Self::Text => "text/plain; charset=utf-8",
             Self::Yaml => "text/yaml; charset=utf-8",
+            Self::Json => "application/json",
             Self::Opaque => "application/octet-stream",
         })
     }
@@ -60,6 +63,18 @@ impl Reply {
         }
         let body = if method == Method::HEAD { Bytes::new() } else { self.body.clone() };
         self.with(StatusCode::OK, etag, body)
+    }
+
+    /// The answer to a request that changed something: these bytes, whoever has them already.
+    pub(crate) fn with_status(self, status: StatusCode) -> Response<Body> {
+        let (etag, body) = (etag(&self.body), self.body.clone());
+        self.with(status, etag, body)
+    }
+
+    /// The bytes.
+    #[cfg(test)]
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
     }
 
     fn with(self, status: StatusCode, etag: HeaderValue, body: Bytes) -> Response<Body> {

@@ -37,6 +37,8 @@ outcomes! {
     BadRequest => "bad_request", 400;
     /// The path does not know this method.
     MethodNotAllowed => "method_not_allowed", 405;
+    /// The guest has said a password before; it is said once.
+    PasswordSet => "password_set", 409;
     /// The request body is larger than any we take.
     BodyTooLarge => "body_too_large", 413;
     /// The interface has no VM (yet).
@@ -101,6 +103,7 @@ enum Kind {
     Forbidden,
     NotFound,
     MethodNotAllowed(&'static str),
+    Conflict,
     PayloadTooLarge,
     Internal,
     Unavailable(RetryAfter),
@@ -149,6 +152,12 @@ impl Fault {
         Self::new(Kind::MethodNotAllowed(allow), Outcome::MethodNotAllowed)
     }
 
+    /// 409 for the reason that `outcome` names.
+    #[must_use]
+    pub fn conflict(outcome: Outcome) -> Self {
+        Self::new(Kind::Conflict, outcome)
+    }
+
     /// 413.
     #[must_use]
     pub fn body_too_large() -> Self {
@@ -182,6 +191,7 @@ impl Fault {
             Kind::Forbidden => 403,
             Kind::NotFound => 404,
             Kind::MethodNotAllowed(_) => 405,
+            Kind::Conflict => 409,
             Kind::PayloadTooLarge => 413,
             Kind::Internal => 500,
             Kind::Unavailable(_) => 503,
@@ -245,6 +255,7 @@ mod tests {
             (Fault::bad_request(), 400, None, "bad_request"),
             (Fault::forbidden(Outcome::Forwarded), 403, None, "forwarded"),
             (Fault::method_not_allowed("GET, HEAD"), 405, None, "method_not_allowed"),
+            (Fault::conflict(Outcome::PasswordSet), 409, None, "password_set"),
             (Fault::body_too_large(), 413, None, "body_too_large"),
             (Fault::unavailable(Outcome::RateLimited, RetryAfter::DEFAULT), 503, Some(2), "rate_limited"),
             (Fault::not_served(Outcome::VmExcluded), 404, None, ""),

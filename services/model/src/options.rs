@@ -96,6 +96,9 @@ pub(crate) fn apply(vm: &mut Vm, key: &str, value: &str) -> Result<(), BadOption
         "searchdomain" => {
             vm.cloudinit.searchdomain = split_list(unquoted(value)).into_iter().map(str::to_owned).collect();
         }
+        "cores" => vm.size.cores = number(value)?,
+        "sockets" => vm.size.sockets = number(value)?,
+        "memory" => vm.size.memory = memory(value).unwrap_or(vm.size.memory),
         "nameserver" => vm.cloudinit.nameserver = list(value, is_address).ok_or(BadOption::Address)?,
         _ => return meaningless(key, value),
     }
@@ -128,6 +131,16 @@ fn numbered(key: &str) -> Option<(&str, u32)> {
     (!matches!(key, "audio0" | "efidisk0" | "rng0" | "smbios1" | "tpmstate0")).then_some((family, number))
 }
 
+/// A number of something there is one of at least. Proxmox takes any digits; what no machine has is the most there is.
+fn number(value: &str) -> Result<u32, BadOption> {
+    is_digits(value).then(|| value.parse().unwrap_or(u32::MAX).max(1)).ok_or(BadOption::Number)
+}
+
+/// `512` or `current=512`. Its format is not checked: without one that is understood the default stays.
+fn memory(value: &str) -> Option<u32> {
+    plain_number(value.strip_prefix("current=").unwrap_or(value))
+}
+
 fn flag(value: &str) -> Result<bool, BadOption> {
     boolean(value).ok_or(BadOption::Boolean)
 }
@@ -142,7 +155,7 @@ fn meaningless(key: &str, value: &str) -> Result<(), BadOption> {
     match key {
         "acpi" | "allow-ksm" | "autostart" | "freeze" | "keephugepages" | "kvm" | "localtime" | "numa" | "onboot"
         | "protection" | "reboot" | "tablet" | "tdf" => flag(value).map(drop),
-        "balloon" | "cores" | "cpuunits" | "migrate_speed" | "shares" | "smp" | "snaptime" | "sockets" | "vcpus" => {
+        "balloon" | "cpuunits" | "migrate_speed" | "shares" | "smp" | "snaptime" | "vcpus" => {
             is_digits(value).then_some(()).ok_or(BadOption::Number)
         }
         "cpulimit" | "migrate_downtime" => is_plain_number(value).then_some(()).ok_or(BadOption::Number),
@@ -167,7 +180,6 @@ fn meaningless(key: &str, value: &str) -> Result<(), BadOption> {
         | "ivshmem"
         | "keyboard"
         | "machine"
-        | "memory"
         | "meta"
         | "parent"
         | "rng0"

@@ -1,7 +1,7 @@
 //! What is known about a request before anyone answers it: where it came from, who that is, what it asks for.
 //!
-//! The layers of the stack put these values into a request's extensions; datasources read them. In comes a path or an
-//! interface; out comes a closed set of words, so that metric labels are bounded by construction.
+//! The layers of the stack put these values into a request's extensions; datasources read them. In comes an interface;
+//! out comes who is behind it, or why nobody is.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use crate::policy::MacRule;
 use crate::tap::TapName;
 use crate::vm::{Nic, Vm};
 use crate::words;
+
+pub use crate::endpoint::Endpoint;
 
 /// The guest interface a connection arrived on. Fixed while the interface lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,54 +160,6 @@ impl Emulation {
     }
 }
 
-words! {
-    /// What is asked for: a closed set, because it labels metrics.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub enum Endpoint {
-        /// `/nocloud`, `/nocloud/`
-        NocloudIndex => "nocloud_index",
-        /// `/nocloud/meta-data`
-        NocloudMetaData => "nocloud_meta_data",
-        /// `/nocloud/user-data`
-        NocloudUserData => "nocloud_user_data",
-        /// `/nocloud/vendor-data`
-        NocloudVendorData => "nocloud_vendor_data",
-        /// `/nocloud/network-config`
-        NocloudNetworkConfig => "nocloud_network_config",
-        /// `/pxe…`: errors must be spoken in iPXE's language.
-        Pxe => "pxe",
-        /// Everything else.
-        Other => "other",
-    }
-}
-
-impl Endpoint {
-    /// Reads a request path. Doubled and trailing slashes are real (shipping clients send them) and mean nothing;
-    /// old cloud-init joins seed and file name without a slash, so `/nocloudmeta-data` is an alias.
-    #[must_use]
-    pub fn classify(path: &str) -> Self {
-        let mut parts = path.split('/').filter(|part| !part.is_empty());
-        let (first, second, third) = (parts.next(), parts.next(), parts.next());
-        match (first, second, third) {
-            (Some("nocloud"), None, None) => Self::NocloudIndex,
-            (Some("nocloud"), Some(file), None) => Self::nocloud_file(file),
-            (Some("pxe"), _, _) => Self::Pxe,
-            (Some(joined), None, None) => joined.strip_prefix("nocloud").map_or(Self::Other, Self::nocloud_file),
-            _ => Self::Other,
-        }
-    }
-
-    fn nocloud_file(name: &str) -> Self {
-        match name {
-            "meta-data" => Self::NocloudMetaData,
-            "user-data" => Self::NocloudUserData,
-            "vendor-data" => Self::NocloudVendorData,
-            "network-config" => Self::NocloudNetworkConfig,
-            _ => Self::Other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -238,33 +192,6 @@ mod tests {
             let caller = Caller::admit(vm, link, peer);
             let required = caller.require().map(|_| ()).map_err(|fault| (fault.status(), fault.outcome()));
             assert_eq!(required, expected, "{policy:?} {tap} {peer:?}");
-        }
-    }
-
-    #[test]
-    fn paths_become_a_closed_set() {
-        use Endpoint as E;
-        for (path, expected) in [
-            ("/nocloud", E::NocloudIndex),
-            ("/nocloud/", E::NocloudIndex),
-            ("//nocloud//", E::NocloudIndex),
-            ("/nocloud/meta-data", E::NocloudMetaData),
-            ("/nocloud/meta-data/", E::NocloudMetaData),
-            ("/nocloud/user-data", E::NocloudUserData),
-            ("/nocloud/vendor-data", E::NocloudVendorData),
-            ("/nocloud/network-config", E::NocloudNetworkConfig),
-            ("/nocloudmeta-data", E::NocloudMetaData),
-            ("/noclouduser-data", E::NocloudUserData),
-            ("/nocloud/meta-data/x", E::Other),
-            ("/nocloud/other", E::Other),
-            ("/pxe", E::Pxe),
-            ("/pxe/job", E::Pxe),
-            ("/", E::Other),
-            ("/latest/meta-data", E::Other),
-            ("/Nocloud", E::Other),
-            ("", E::Other),
-        ] {
-            assert_eq!(E::classify(path), expected, "{path}");
         }
     }
 }

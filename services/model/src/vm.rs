@@ -66,6 +66,9 @@ pub struct Vm {
     pub tags: Vec<String>,
     /// NICs in index order.
     pub nets: Vec<Nic>,
+    /// Processors and memory.
+    #[serde(skip)]
+    pub size: Size,
     /// Operating system kind (`l26`, `win11` …).
     pub ostype: Option<String>,
     /// VM generation id.
@@ -100,6 +103,7 @@ impl Vm {
             smbios: BTreeMap::new(),
             tags: Vec::new(),
             nets: Vec::new(),
+            size: Size::default(),
             ostype: None,
             vmgenid: None,
             lock: None,
@@ -150,6 +154,24 @@ impl Vm {
     #[must_use]
     pub fn nic(&self, index: u8) -> Option<&Nic> {
         self.nets.iter().find(|nic| nic.index == index)
+    }
+}
+
+/// How large a VM is: what its guest has after a cold start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Processor cores of one socket.
+    pub cores: u32,
+    /// Processor sockets.
+    pub sockets: u32,
+    /// Memory, MiB.
+    pub memory: u32,
+}
+
+impl Default for Size {
+    /// Proxmox's own defaults.
+    fn default() -> Self {
+        Self { cores: 1, sockets: 1, memory: 512 }
     }
 }
 

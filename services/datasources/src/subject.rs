@@ -1,0 +1,48 @@
+//! Whom an answer is about.
+//!
+//! In come the VM that asks, its interface and what the node knows besides; out goes a [`Subject`], from which every
+//! document is made. It never holds anything of another VM.
+
+use std::sync::Arc;
+
+use pve_imds_model::fault::Fault;
+use pve_imds_model::pools::PoolId;
+use pve_imds_model::request::Emulation;
+use pve_imds_model::site::Site;
+use pve_imds_model::vm::{Nic, Vm};
+
+use crate::user_data::user_data;
+
+/// A VM that asks, and all that its answers are made of.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) vm: &'a Arc<Vm>,
+    /// The NIC it asks through, if that is known.
+    pub(crate) nic: Option<&'a Nic>,
+    /// The pool it is in.
+    pub(crate) pool: Option<PoolId>,
+    /// The node it runs on.
+    pub(crate) node: &'a str,
+    /// What the node adds.
+    pub(crate) site: Site,
+    /// The dialects it is shown.
+    pub(crate) emulation: Emulation,
+}
+
+impl Subject<'_> {
+    /// Whether it has user data: clients take an empty document for one that holds nothing they understand.
+    pub(crate) fn has_user_data(&self) -> bool {
+        user_data(self.vm, &self.site).map_or(true, |text| !text.is_empty())
+    }
+
+    /// Lets whoever begins a boot in OpenStack's or EC2's way go on only if its user data could be had: cloud-init would
+    /// boot without, and never ask again. That is only so of user data with secrets, which come from elsewhere; a broken
+    /// block is mended by whoever wrote it.
+    ///
+    /// # Errors
+    /// Those of [`user_data`], if its block says `secrets=`.
+    pub(crate) fn may_enter(&self) -> Result<(), Fault> {
+        let asks_for_secrets = matches!(&self.vm.notes.user_data, Some(Ok(block)) if block.secrets.is_some());
+        if asks_for_secrets { user_data(self.vm, &self.site).map(drop) } else { Ok(()) }
+    }
+}
