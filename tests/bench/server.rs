@@ -90,7 +90,7 @@ fn serve<R: Answers>(
     checked: config::Checked,
     receivers: &Receivers,
     rules: Rules,
-    router: impl FnOnce(&config::Checked, &Inventory) -> R,
+    router: impl FnOnce(&config::Checked, &Arc<Inventory>) -> R,
 ) {
     let metrics = receivers.metrics().clone();
     runtime().block_on(app::serve(checked, metrics, rules, router, std::future::pending())).unwrap();

@@ -1,37 +1,37 @@
 //! Request targets, straight into the classifier and the router.
 
 use http::{Method, Uri};
+use pve_imds_model::endpoint::parts;
 use pve_imds_model::ipxe;
 use pve_imds_model::request::{Caller, Endpoint, UnknownCaller};
 
 use super::contains;
-use super::vms::{CANARY, DOCUMENTS, body, own};
+use super::vms::{CANARY, body, own};
 
-/// Every target is one endpoint of a closed set, whatever its slashes and its query; it is answered with that
-/// endpoint's document of the VM that asks, or with iPXE's script, or not at all.
+/// Every target is one endpoint of a closed set, whatever its slashes and its query; it is answered as the plain path of
+/// that endpoint is, or with iPXE's script, or not at all.
 pub fn path(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let endpoint = Endpoint::classify(&text);
     slashes(&text, endpoint);
-    let canonical = canonical(endpoint);
-    if let Some(canonical) = canonical {
-        assert_eq!(Endpoint::classify(canonical), endpoint);
-        assert_eq!(text.replace('/', ""), canonical.replace('/', ""), "nothing else is called that");
+    if let Some(plain) = plain(endpoint, &text) {
+        assert_eq!(Endpoint::classify(&plain), endpoint);
+        assert_eq!(text.replace('/', ""), plain.replace('/', ""), "nothing else is called that");
     }
 
     let Ok(uri) = Uri::try_from(bytes) else { return };
     let target = uri.to_string();
     // A target in absolute or authority form has a path of its own.
     let endpoint = Endpoint::classify(uri.path());
-    let canonical = self::canonical(endpoint);
-    let document =
-        canonical.and_then(|path| DOCUMENTS.iter().find(|(of, _)| *of == path)).map(|(_, document)| document);
+    let document = plain(endpoint, uri.path()).map(|path| body(Method::GET, &path, &own()));
     let nobody = Caller::Unknown(UnknownCaller::NoConfig);
     let script = || Ok(ipxe::EXIT.into());
+    let exists = document.clone().unwrap_or(Err(404));
+    let head = exists.clone().map(|_| Default::default());
     for (method, caller, known, to_ipxe) in [
-        (Method::GET, &own(), document.cloned().ok_or(404), script()),
-        (Method::HEAD, &own(), Ok(Default::default()), Ok(Default::default())),
-        (Method::PUT, &own(), Err(405), Err(405)),
+        (Method::GET, &own(), exists, script()),
+        (Method::HEAD, &own(), head, Ok(Default::default())),
+        (Method::DELETE, &own(), Err(405), Err(405)),
         (Method::GET, &nobody, Err(503), script()),
     ] {
         let got = body(method, &target, caller);
@@ -51,14 +51,25 @@ fn slashes(text: &str, endpoint: Endpoint) {
     assert_eq!(Endpoint::classify(&format!("/{text}/")), endpoint);
 }
 
-/// The one path that an endpoint with a document is known by. The set is closed: one more and this does not compile.
-fn canonical(endpoint: Endpoint) -> Option<&'static str> {
-    match endpoint {
-        Endpoint::NocloudIndex => Some("/nocloud"),
-        Endpoint::NocloudMetaData => Some("/nocloud/meta-data"),
-        Endpoint::NocloudUserData => Some("/nocloud/user-data"),
-        Endpoint::NocloudVendorData => Some("/nocloud/vendor-data"),
-        Endpoint::NocloudNetworkConfig => Some("/nocloud/network-config"),
-        Endpoint::Pxe | Endpoint::Other => None,
-    }
+/// The path without any slash too many; NoCloud's files have one name each. The set is closed: one more and this does not
+/// compile.
+fn plain(endpoint: Endpoint, path: &str) -> Option<String> {
+    Some(match endpoint {
+        Endpoint::NocloudIndex => "/nocloud".into(),
+        Endpoint::NocloudMetaData => "/nocloud/meta-data".into(),
+        Endpoint::NocloudUserData => "/nocloud/user-data".into(),
+        Endpoint::NocloudVendorData => "/nocloud/vendor-data".into(),
+        Endpoint::NocloudNetworkConfig => "/nocloud/network-config".into(),
+        Endpoint::OpenstackIndex
+        | Endpoint::OpenstackMetaData
+        | Endpoint::OpenstackUserData
+        | Endpoint::OpenstackVendorData
+        | Endpoint::OpenstackNetworkData
+        | Endpoint::OpenstackPassword
+        | Endpoint::Ec2Index
+        | Endpoint::Ec2MetaData
+        | Endpoint::Ec2UserData
+        | Endpoint::Ec2Dynamic => format!("/{}", parts(path).collect::<Vec<_>>().join("/")),
+        Endpoint::Ec2Token | Endpoint::Pxe | Endpoint::Other => return None,
+    })
 }

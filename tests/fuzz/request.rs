@@ -104,9 +104,7 @@ fn judge(status: u16, body: &[u8]) {
         body.is_empty() || outcomes.iter().any(|outcome| body == format!("{}\n", outcome.word()).as_bytes())
     };
     let known = match status {
-        200 => {
-            body.is_empty() || body == ipxe::EXIT.as_bytes() || DOCUMENTS.iter().any(|(_, document)| body == document)
-        }
+        200 => body.is_empty() || body == ipxe::EXIT.as_bytes() || DOCUMENTS.iter().any(|document| body == document),
         400 => word(&[Outcome::BadRequest]),
         403 => word(&[Outcome::Forwarded, Outcome::HostRefused]),
         404 | 414 | 431 => body.is_empty(),

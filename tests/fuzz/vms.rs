@@ -6,10 +6,10 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{Method, Request};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Empty};
 use pve_imds_datasources::Router;
 use pve_imds_model::conf;
-use pve_imds_model::request::{Caller, Directory, Link, UnknownCaller};
+use pve_imds_model::request::{Caller, Directory, Endpoint, Link, UnknownCaller};
 use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::{Vm, VmId};
 use tower::ServiceExt;
@@ -20,17 +20,37 @@ pub(crate) const CANARY: &str = "zebrafinch";
 const OWN: u32 = 100;
 const OTHER: u32 = 101;
 
-/// The paths of a VM's own documents, and what it hears there.
-pub(crate) static DOCUMENTS: LazyLock<Vec<(&str, Bytes)>> = LazyLock::new(|| {
-    ["/nocloud", "/nocloud/meta-data", "/nocloud/user-data", "/nocloud/vendor-data", "/nocloud/network-config"]
-        .into_iter()
-        .map(|path| (path, body(Method::GET, path, &own()).unwrap()))
-        .collect()
+/// What a VM hears at each path that it can find.
+pub(crate) static DOCUMENTS: LazyLock<Vec<Bytes>> = LazyLock::new(|| {
+    let mut found = Vec::new();
+    for file in ["", "meta-data", "user-data", "vendor-data", "network-config"] {
+        found.push(body(Method::GET, &format!("/nocloud/{file}"), &own()).unwrap());
+    }
+    crawl("/openstack", &mut found);
+    crawl("/", &mut found);
+    found
 });
+
+/// Everything that listings name, each of which must be there.
+fn crawl(path: &str, found: &mut Vec<Bytes>) {
+    let here = body(Method::GET, path, &own()).unwrap_or_else(|status| panic!("{path} is listed: {status}"));
+    found.push(here.clone());
+    let is_listing = match Endpoint::classify(path) {
+        Endpoint::OpenstackIndex | Endpoint::Ec2Index => true,
+        Endpoint::Ec2MetaData => path.ends_with('/') || path.ends_with("/meta-data"),
+        Endpoint::Ec2Dynamic => path.ends_with('/') || path.ends_with("/dynamic"),
+        _ => false,
+    };
+    for line in std::str::from_utf8(&here).unwrap_or_default().lines().filter(|_| is_listing) {
+        // `0=name` is asked for as `0/`.
+        let below = line.split_once('=').map_or_else(|| line.to_owned(), |(number, _)| format!("{number}/"));
+        crawl(&format!("{}/{below}", path.trim_end_matches('/')), found);
+    }
+}
 
 /// What the router says to this request of this caller: the body, or the status of the fault.
 pub(crate) fn body(method: Method, target: &str, caller: &Caller) -> Result<Bytes, u16> {
-    let mut request = Request::builder().method(method).uri(target).body(()).map_err(|_| 0u16)?;
+    let mut request = Request::builder().method(method).uri(target).body(Empty::<Bytes>::new()).map_err(|_| 0u16)?;
     request.extensions_mut().insert(caller.clone());
     let answer = async {
         let response = Router::default().oneshot(request).await.map_err(|fault| fault.status())?;

@@ -138,7 +138,7 @@ async fn every_refusal_speaks_the_clients_language() {
         (&unknown, Method::GET, "/nocloud/meta-data", 503, Some("1"), "vm_unknown\n"),
         (&unknown, Method::GET, "/pxe", 200, None, "#!ipxe\nexit\n"),
         (&known, Method::GET, "/pxe", 200, None, "#!ipxe\nexit\n"),
-        (&known, Method::GET, "/latest/meta-data/", 404, None, ""),
+        (&known, Method::GET, "/latest/meta-data/x", 404, None, ""),
         (&known, Method::PUT, "/nocloud/meta-data", 405, None, "method_not_allowed\n"),
         (&known, Method::HEAD, "/nocloud/meta-data", 200, None, ""),
         (&known, Method::GET, "/nocloud", 200, None, "meta-data\nuser-data\nvendor-data\nnetwork-config\n"),

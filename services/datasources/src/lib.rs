@@ -126,7 +126,7 @@ impl Router {
                 read_only(method, READ)?;
                 return Ok(pxe::exit(method));
             }
-            E::Other => return Err(Fault::not_found()),
+            E::Ec2Token | E::Other => return Err(Fault::not_found()),
             _ if !self.serves(endpoint, shown) => return Err(Fault::not_found()),
             _ => {}
         }
@@ -134,6 +134,9 @@ impl Router {
         read_only(method, if endpoint == E::OpenstackPassword { READ_AND_SAY } else { READ })?;
         let nobody = Caller::Unknown(UnknownCaller::NoConfig);
         let vm = extensions.get().unwrap_or(&nobody).require()?;
+        if is_nocloud(endpoint) && vm.keeps_to_ec2() {
+            return Err(Fault::not_found());
+        }
         let subject = self.settings.subject(vm, extensions.get(), shown);
         let reply = match endpoint {
             E::NocloudIndex => nocloud::serve(nocloud::File::Index, &subject)?,
@@ -156,16 +159,11 @@ impl Router {
         Ok(reply.answer(method, request.headers()))
     }
 
-    /// Whether there is such a thing for whom `shown` is decided: EC2 hides OpenStack's paths, and NoCloud's where the
-    /// VM's own policy wants nothing but EC2.
+    /// Whether there is such a thing for whom `shown` is decided.
     fn serves(&self, endpoint: Endpoint, shown: Emulation) -> bool {
         use Endpoint as E;
         match endpoint {
-            E::NocloudIndex
-            | E::NocloudMetaData
-            | E::NocloudUserData
-            | E::NocloudVendorData
-            | E::NocloudNetworkConfig => self.settings.nocloud_enabled,
+            _ if is_nocloud(endpoint) => self.settings.nocloud_enabled,
             E::OpenstackIndex
             | E::OpenstackMetaData
             | E::OpenstackUserData
@@ -195,6 +193,14 @@ impl Router {
             Err(_) => Err(Fault::conflict(Outcome::PasswordSet)),
         }
     }
+}
+
+fn is_nocloud(endpoint: Endpoint) -> bool {
+    use Endpoint as E;
+    matches!(
+        endpoint,
+        E::NocloudIndex | E::NocloudMetaData | E::NocloudUserData | E::NocloudVendorData | E::NocloudNetworkConfig
+    )
 }
 
 fn read_only(method: &Method, allowed: &'static str) -> Result<(), Fault> {
@@ -233,7 +239,7 @@ mod tests {
 
     use http::HeaderValue;
     use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-    use http_body_util::{BodyExt, Empty};
+    use http_body_util::{BodyExt, Empty, Full};
     use pve_imds_model::conf;
     use pve_imds_model::fault::Outcome;
     use pve_imds_model::vm::VmId;
@@ -404,6 +410,60 @@ mod tests {
                 assert_eq!(fault.status(), 404, "{path}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn emulation_hides_dialects() {
+        let policy = |text: &str| format!("#<!--#imds\n#{text}\n#-->\n");
+        let required = policy("ec2_tokens%3A required");
+        for (notes, shown, openstack, listing, nocloud) in [
+            ("", Emulation::Auto, 200, false, 200),
+            ("", Emulation::Openstack, 200, true, 200),
+            ("", Emulation::Ec2, 404, false, 200),
+            (&policy("emulate%3A ec2"), Emulation::Ec2, 404, false, 404),
+            (&required, Emulation::Ec2, 404, false, 404),
+            (&policy("emulate%3A openstack"), Emulation::Openstack, 200, true, 200),
+        ] {
+            let config = format!("{notes}name: web\n");
+            let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
+            let get = async |path: &str| {
+                let mut request = request(Method::GET, path, Some(Caller::Known(Arc::clone(&vm))));
+                request.extensions_mut().insert(shown);
+                match Router::default().oneshot(request).await {
+                    Ok(response) => (response.status().as_u16(), body(response).await),
+                    Err(fault) => (fault.status(), String::new()),
+                }
+            };
+            assert_eq!(get("/openstack/latest/meta_data.json").await.0, openstack, "{notes} {shown:?}");
+            let (status, listed) = get("/latest/meta-data/").await;
+            assert_eq!((status, listed.is_empty()), (200, listing), "{notes} {shown:?}");
+            assert_eq!(get("/latest/meta-data/local-hostname").await, (200, "web".to_owned()));
+            assert_eq!(get("/nocloud/meta-data").await.0, nocloud, "{notes} {shown:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_password_is_said_once_and_read_by_whoever_said_it() {
+        let router = Router::default();
+        let path = "/openstack/2013-04-04/password";
+        let ask = async |method: Method, text: &'static str, caller: Option<Caller>| {
+            let request = request(method, path, caller).map(|_| Full::from(text));
+            match router.clone().oneshot(request).await {
+                Ok(response) => (response.status().as_u16(), body(response).await),
+                Err(fault) => (fault.status(), fault.text().to_owned()),
+            }
+        };
+        let long: &'static str = String::from_utf8(vec![b'x'; MAX_PASSWORD + 1]).unwrap().leak();
+        let known = || Some(known_caller());
+        assert_eq!(ask(Method::GET, "", known()).await, (200, String::new()));
+        assert_eq!(ask(Method::POST, long, known()).await, (400, "bad_request".to_owned()));
+        assert_eq!(ask(Method::POST, "c2VjcmV0", known()).await, (200, String::new()));
+        assert_eq!(ask(Method::POST, "other", known()).await, (409, "password_set".to_owned()));
+        assert_eq!(ask(Method::GET, "", known()).await, (200, "c2VjcmV0".to_owned()));
+        assert_eq!(ask(Method::PUT, "x", known()).await.0, 405);
+        assert_eq!(ask(Method::POST, "x", None).await.0, 503);
+        let other = conf::parse(VmId::new(107).unwrap(), CONFIG.as_bytes()).vm;
+        assert_eq!(ask(Method::GET, "", Some(Caller::Known(other.into()))).await, (200, String::new()));
     }
 
     #[tokio::test]

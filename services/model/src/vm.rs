@@ -139,6 +139,12 @@ impl Vm {
         }
     }
 
+    /// Whether its own policy leaves it nothing but EC2's dialect.
+    #[must_use]
+    pub fn keeps_to_ec2(&self) -> bool {
+        matches!(&self.notes.policy, Some(Ok(policy)) if policy.emulation(Emulation::Auto) == Emulation::Ec2)
+    }
+
     /// How far its answers may travel.
     #[must_use]
     pub fn hop_limit(&self) -> HopLimit {
