@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::network_data::Plan;
 use crate::notes::BlockError;
 use crate::site::Site;
 use crate::vm::{Nic, Vm};
@@ -30,9 +31,12 @@ pub enum BadNetwork {
     OtherVersion,
 }
 
-/// A text that was checked, byte for byte as it was written.
+/// A text that was checked, byte for byte as it was written, and what it plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkText(Vec<u8>);
+pub struct NetworkText {
+    text: Vec<u8>,
+    plan: Plan,
+}
 
 impl NetworkText {
     /// Keeps `text` if it [`check`]s.
@@ -40,13 +44,15 @@ impl NetworkText {
     /// # Errors
     /// Why it does not.
     pub fn new(text: Vec<u8>) -> Result<Self, BadNetwork> {
-        check(&text).map(|()| Self(text))
+        check(&text)?;
+        let plan = Plan::of_text(&text);
+        Ok(Self { text, plan })
     }
 
     /// The text.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
     }
 }
 
@@ -97,12 +103,21 @@ pub fn check(text: &[u8]) -> Result<(), BadNetwork> {
 /// and cannot be matched: it is left out. No interface is renamed.
 #[must_use]
 pub fn dhcp_default(nets: &[Nic]) -> String {
+    write(&dhcp_document(nets))
+}
+
+/// The same as a plan.
+pub(crate) fn dhcp_plan(nets: &[Nic]) -> Plan {
+    Plan::of(&dhcp_document(nets))
+}
+
+fn dhcp_document(nets: &[Nic]) -> Value {
     document(nets, |_| dhcp())
 }
 
 /// `ipconfigN` for the NICs that have one and DHCPv4 for the others (version 2), with the VM's name servers, or with the
 /// node's where addresses are fixed and nobody else could tell them.
-fn from_options(vm: &Vm, site: &Site) -> String {
+fn from_options(vm: &Vm, site: &Site) -> Value {
     let options = &vm.cloudinit;
     document(&vm.nets, |nic| {
         let mut ethernet = options.ipconfig.get(&nic.index).map_or_else(dhcp, addresses);
@@ -120,7 +135,7 @@ fn from_options(vm: &Vm, site: &Site) -> String {
     })
 }
 
-fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> String {
+fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> Value {
     let ethernet = |nic: &Nic| {
         let mac = nic.mac.as_ref()?.to_ascii_lowercase();
         let mut ethernet = Map::from_iter([("match".to_owned(), json!({"macaddress": mac}))]);
@@ -128,8 +143,12 @@ fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> String {
         Some((format!("net{}", nic.index), Value::Object(ethernet)))
     };
     let ethernets: Map<String, Value> = nets.iter().filter_map(ethernet).collect();
+    json!({"version": 2, "ethernets": ethernets})
+}
+
+fn write(document: &Value) -> String {
     // Values built here are JSON already, so writing them cannot fail.
-    yaml::write(&json!({"version": 2, "ethernets": ethernets})).unwrap_or_default()
+    yaml::write(document).unwrap_or_default()
 }
 
 fn dhcp() -> Map<String, Value> {
@@ -169,15 +188,33 @@ fn addresses(ipconfig: &BTreeMap<String, String>) -> Map<String, Value> {
 /// What the guest is given, and why.
 #[must_use]
 pub fn network_config<'v>(vm: &'v Vm, site: &Site) -> (Cow<'v, [u8]>, Source) {
+    match decide(vm, site) {
+        (Given::Block(block), source) => (Cow::Borrowed(block.as_bytes()), source),
+        (Given::Made(document), source) => (Cow::Owned(write(&document).into_bytes()), source),
+    }
+}
+
+/// What the guest is given, as a plan.
+pub(crate) fn plan<'v>(vm: &'v Vm, site: &Site) -> Cow<'v, Plan> {
+    match decide(vm, site).0 {
+        Given::Block(block) => Cow::Borrowed(&block.plan),
+        Given::Made(document) => Cow::Owned(Plan::of(&document)),
+    }
+}
+
+enum Given<'v> {
+    Block(&'v NetworkText),
+    Made(Value),
+}
+
+fn decide<'v>(vm: &'v Vm, site: &Site) -> (Given<'v>, Source) {
     let source = match &vm.notes.network_config {
-        Some(Ok(text)) => return (Cow::Borrowed(text.as_bytes()), Source::Notes),
+        Some(Ok(text)) => return (Given::Block(text), Source::Notes),
         Some(Err(error)) => Source::DhcpInstead(error.clone()),
-        None if site.cloudinit && shapes_network(vm) => {
-            return (Cow::Owned(from_options(vm, site).into_bytes()), Source::Options);
-        }
+        None if site.cloudinit && shapes_network(vm) => return (Given::Made(from_options(vm, site)), Source::Options),
         None => Source::Dhcp,
     };
-    (Cow::Owned(dhcp_default(&vm.nets).into_bytes()), source)
+    (Given::Made(dhcp_document(&vm.nets)), source)
 }
 
 /// Whether the options say anything that plain DHCP does not.
