@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::bond::bond;
 use super::plan::{Cidr, Kind, Link, MAX_LINKS, Mac, Plan, Route, Way};
-use super::values::{add_names, address, mtu, number, route, text, truth, words};
+use super::values::{add_names, address, mtu, route, tag, text, truth, words};
 
 pub(super) fn read(body: &Value) -> Plan {
     let mut plan = Plan::default();
@@ -44,7 +44,7 @@ fn link(part: &Value) -> Option<Link> {
         // One with an address that is none is nobody's.
         "physical" if mac.is_null() || Mac::parse(mac.as_str()?).is_some() => Kind::Card,
         "bond" => bond(&part["bond_interfaces"], &part["params"]),
-        "vlan" => Kind::Vlan { on: text(&part["vlan_link"])?, tag: number(&part["vlan_id"])? },
+        "vlan" => Kind::Vlan { on: text(&part["vlan_link"])?, tag: tag(&part["vlan_id"])? },
         _ => return None,
     };
     let mut link = Link::new(&text(&part["name"]).unwrap_or_default(), kind);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::bond::bond;
 use super::plan::{Cidr, Kind, Link, MAX_LINKS, Mac, Plan, Route, Way};
-use super::values::{add_names, address, mtu, number, route, text, truth};
+use super::values::{add_names, address, mtu, route, tag, text, truth};
 
 pub(super) fn read(body: &Value) -> Plan {
     let section = |name: &str| body[name].as_object().into_iter().flatten();
@@ -24,7 +24,7 @@ pub(super) fn read(body: &Value) -> Plan {
         made(name, kind, body)
     });
     let vlans = section("vlans").filter_map(|(name, body)| {
-        let kind = Kind::Vlan { on: text(&body["link"])?, tag: number(&body["id"])? };
+        let kind = Kind::Vlan { on: text(&body["link"])?, tag: tag(&body["id"])? };
         Some(made(name, kind, body))
     });
     Plan { links: cards.chain(bonds).chain(vlans).take(MAX_LINKS).collect(), ..Plan::default() }

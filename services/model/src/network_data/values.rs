@@ -55,6 +55,11 @@ pub(super) fn mtu(value: &Value) -> Option<u16> {
     number(value).filter(|mtu| *mtu > 1)
 }
 
+/// A VLAN's number (IEEE 802.1Q has 12 bits and keeps the last one for itself).
+pub(super) fn tag(value: &Value) -> Option<u16> {
+    number(value).filter(|tag| *tag < 4095)
+}
+
 /// Adds what `servers` and `search` name.
 pub(super) fn add_names(names: &mut Names, servers: &Value, search: &Value) {
     words(servers).into_iter().filter_map(|server| server.parse().ok()).for_each(|server| names.ask(server));
