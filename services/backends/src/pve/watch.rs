@@ -257,7 +257,7 @@ impl Worker {
                     let outcome = Outcome::SecretsDisabled;
                     warn!(%vmid, block, %outcome, line, column, reason = %what, "block of the Notes not used");
                 }
-                Oddity::Unheeded | Oddity::Misspelt(_) => {
+                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => {
                     warn!(%vmid, block, line, column, reason = %what, "line of the Notes not used")
                 }
             }

@@ -148,32 +148,88 @@ fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
     assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), remarks, ..Notes::default() });
 }
 
+fn remarks(notes: &str) -> Vec<(usize, usize, &'static str, Oddity)> {
+    Notes::parse(notes).remarks.iter().map(|it| (it.line, it.column, it.block, it.what)).collect()
+}
+
 #[test]
 fn what_does_not_do_what_it_seems_to_is_remarked() {
-    let missed = |block| vec![(1, block, Oddity::Misspelt(block))];
+    let missed = |column, name, slip| vec![(1, column, name, Oddity::Misspelt { name, slip })];
     for (notes, expected) in [
         ("hello\n<!--#user-data\nx\n-->", vec![]),
         ("<!-- a comment -->\n<!--#other\n-->", vec![]),
-        ("<!--#userdata\nx\n-->", missed("user-data")),
-        ("<!--#user-dat\nx\n-->", missed("user-data")),
-        ("<!--#User-Data\nx\n-->", missed("user-data")),
-        (" <!--#user-data\nx\n-->", missed("user-data")),
-        ("<!-- #network_config\nx\n-->", missed("network-config")),
-        ("<!--user-data\nx\n-->", missed("user-data")),
-        ("<!--#user-data-->", missed("user-data")),
-        ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, "user-data", Oddity::Secrets)]),
-        ("<!--#user-data\nx", vec![(1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
+        ("<!--#userdata\nx\n-->", missed(6, "user-data", Slip::Name)),
+        (" <!--#user-data\nx\n-->", missed(1, "user-data", Slip::Indented)),
+        ("<!-- #network_config\nx\n-->", missed(1, "network-config", Slip::Mark)),
+        ("<!-#imds\nenabled: false\n-->", missed(1, "imds", Slip::Mark)),
+        ("<!--#user-data-->", missed(15, "user-data", Slip::Behind)),
+        ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, 1, "user-data", Oddity::Secrets)]),
+        ("<!--#user-data\nx", vec![(1, 1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
+        ("a\n<!--#imds,\n-->", vec![(2, 10, "imds", Oddity::Broken(Flaw::Opening(Slip::Behind)))]),
         (
             "<!--#pxe\nx\n-->\n<!--#network-config\nversion: 3\n-->",
             vec![
-                (1, "pxe", Oddity::Unheeded),
-                (4, "network-config", Oddity::Broken(Flaw::Network(BadNetwork::OtherVersion))),
+                (1, 1, "pxe", Oddity::Unheeded),
+                (4, 1, "network-config", Oddity::Broken(Flaw::Network(BadNetwork::OtherVersion))),
             ],
         ),
+        // A text is not looked into, and what stands around it is.
+        ("<!--#user-data\n<!--#usr-data\n<!--#imds,\n<!-#imds\n-->", vec![]),
+        ("<!--#user-data\n<!--#usr-data\n--> x\n", vec![]),
+        (
+            "<!--#user-data\n <!--#imds\n-->\n <!--#imds\n",
+            vec![(4, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
+        ),
+        (
+            "<!--#user-data\n--> x\n <!--#imds\n<!--#vendor-data\n-->",
+            vec![(3, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
+        ),
     ] {
-        let remarks: Vec<_> = Notes::parse(notes).remarks.iter().map(|it| (it.line, it.block, it.what)).collect();
-        assert_eq!(remarks, expected, "{notes:?}");
+        assert_eq!(remarks(notes), expected, "{notes:?}");
     }
+}
+
+#[test]
+fn a_block_that_was_plainly_meant_is_broken_and_not_absent() {
+    for (opening, column, slip) in [
+        ("<!--#NAME\u{a0}encoding=base64", 0, Slip::Behind),
+        ("<!--#NAME,encoding=base64", 0, Slip::Behind),
+        ("\u{feff}<!--#NAME", 1, Slip::Invisible),
+        ("\u{200b}<!--#NAME encoding=base64", 1, Slip::Invisible),
+    ] {
+        for name in ["user-data", "network-config", "vendor-data", "imds"] {
+            let notes = Notes::parse(&format!("text\n{}\nZQ==\n-->\n", opening.replace("NAME", name)));
+            let column = if column == 0 { "<!--#".len() + name.len() + 1 } else { column };
+            let broken: Vec<_> = notes.broken().map(|(name, error)| (name.word(), error.clone())).collect();
+            let flaw = Flaw::Opening(slip);
+            assert_eq!(broken, [(name, BlockError { line: 2, column, flaw })], "{opening:?}");
+            let what = Oddity::Broken(flaw);
+            assert_eq!(notes.remarks, [Remark { line: 2, column, block: name, what }], "{opening:?}");
+        }
+    }
+    let twice = "<!--#user-data,\nx\n-->\n<!--#user-data\nx\n-->";
+    assert_eq!(user_data(twice), flawed((4, 1), Flaw::Twice { first: 1 }));
+}
+
+#[test]
+fn remarks_are_as_many_as_can_be_read() {
+    let last = |line, column, block, more| Remark { line, column, block, what: Oddity::More(more) };
+    for (notes, expected) in [
+        ("<!--#pxe\n".repeat(MAX_REMARKS), None),
+        ("<!--#pxe\n".repeat(MAX_REMARKS + 1), Some(last(51, 1, "pxe", 1))),
+        ("<!--#pxe\n".repeat(1000), Some(last(51, 1, "pxe", 950))),
+        ("\n<!--#usr-data\n".repeat(95_000), Some(last(102, 6, "user-data", 94_950))),
+    ] {
+        let told = Notes::parse(&notes).remarks;
+        assert_eq!(told.len(), MAX_REMARKS + usize::from(expected.is_some()));
+        assert_eq!(told.last().copied().filter(|last| matches!(last.what, Oddity::More(_))), expected);
+        assert!(told[..MAX_REMARKS].is_sorted_by_key(|remark| remark.line));
+    }
+    // What breaks a block is told however much stands before it.
+    let notes = Notes::parse(&format!("{}<!--#user-data\nx", " <!--#imds\n".repeat(1000)));
+    let ends = &notes.remarks[MAX_REMARKS..];
+    let broken = Remark { line: 1001, column: 1, block: "user-data", what: Oddity::Broken(Flaw::Unclosed) };
+    assert_eq!(ends, [broken, last(51, 1, "imds", 950)]);
 }
 
 #[test]
@@ -185,6 +241,7 @@ fn nothing_of_a_text_is_printed() {
         "<!--#user-data secrets=canary!\n-->\n<!--#network-config encoding=canary\nversion: canary\n-->",
         "<!--#user-data encoding=base64\ncanary\n-->\n<!--#network-config\nversion: canary\n-->",
         "<!--#user-data\ncanary\n<!--#network-config\nversion: 2\npassword: canary\n-->",
+        "<!--#user-data,canary\n-->\n\u{feff}<!--#network-config canary\n<!--#usr-data canary",
     ] {
         let parsed = Notes::parse(notes);
         assert!(parsed.user_data.is_some() && parsed.network_config.is_some(), "{notes}");
@@ -199,7 +256,17 @@ fn nothing_of_a_text_is_printed() {
 #[test]
 fn a_megabyte_of_openings_takes_no_time() {
     let start = Instant::now();
-    for line in ["<!--#user-data\n", "<!--#pxe\n-->\n", "-->", "<!--#user-data\r\n--> x\r\n"] {
+    for line in [
+        "<!--#user-data\n",
+        "<!--#pxe\n-->\n",
+        "-->",
+        "<!--#user-data\r\n--> x\r\n",
+        "<!--#usr-data\n",
+        "<!--#user-data,\n",
+        "<!--##",
+        "<!--#usr-data",
+        "\u{feff}",
+    ] {
         let _ = Notes::parse(&line.repeat((1 << 20) / line.len()));
     }
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
@@ -220,9 +287,20 @@ proptest! {
     #[test]
     fn any_notes_are_parsed(pieces in prop::collection::vec(prop::sample::select(vec![
         "<!--#user-data", "<!--#network-config", "<!--#pxe", "-->", "\n", "\r\n", " ", "secrets=a", "encoding=base64",
-        "encoding=gzip+base64", "QUJD", "version: 2", "ü", "<!--", "#",
+        "encoding=gzip+base64", "QUJD", "version: 2", "ü", "<!--", "#", "<!-#imds", "<!--#usr-data", "\u{feff}", ",",
+        "\u{a0}", "\r",
     ]), 0..30)) {
         let notes = pieces.concat();
         prop_assert_eq!(Notes::parse(&notes), Notes::parse(&notes));
+    }
+
+    /// Nothing in a text is taken for an opening, unless it is one.
+    #[test]
+    fn a_text_is_not_remarked_on(lines in prop::collection::vec(prop::sample::select(vec![
+        "<!--#user-data,", "\u{feff}<!--#imds", "<!-#pxe", "<!--#usr-data", " <!--#imds", "<!--vendor-data", "x", "",
+    ]), 0..30)) {
+        let text = lines.join("\n");
+        let notes = Notes::parse(&format!("<!--#user-data\n{text}\n-->\n"));
+        prop_assert_eq!(notes, Notes { user_data: Some(Ok(plain(&text))), ..Notes::default() });
     }
 }
