@@ -161,13 +161,13 @@ impl Notes {
             }),
             network_config: opened[Name::NetworkConfig as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
-                NetworkText::new(attributes.decode(block)?).map_err(|error| attributes.network(error))
+                NetworkText::new(attributes.decode(block)?).map_err(|error| attributes.network(block, error))
             }),
             vendor_data: opened[Name::VendorData as usize]
                 .read(|block| Ok(VendorData(Attributes::read(block)?.decode(block)?))),
             policy: opened[Name::Imds as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
-                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(error))
+                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(block, error))
             }),
             remarks: Vec::new(),
         };
@@ -282,33 +282,54 @@ impl Attributes {
         Ok(self.encoding.decode(block.text.ok_or(Flaw::Unclosed)?)?)
     }
 
-    fn network(&self, error: BadNetwork) -> Found {
+    fn network(&self, block: &Block<'_>, error: BadNetwork) -> Found {
         match error {
             BadNetwork::Yaml(yaml) => {
-                self.within(yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
+                self.within(block, yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
             }
             other => Flaw::Network(other).into(),
         }
     }
 
-    fn policy(&self, error: BadPolicy) -> Found {
+    fn policy(&self, block: &Block<'_>, error: BadPolicy) -> Found {
         match error {
-            BadPolicy::Yaml(yaml) => self.within(yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into())),
+            BadPolicy::Yaml(yaml) => {
+                self.within(block, yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into()))
+            }
             BadPolicy::Value { key, wanted, place } => {
-                self.within(place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
+                self.within(block, place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
             }
         }
     }
 
     /// A flaw in the text. What stands in the Notes as it is has its place there; what is packed keeps the place that it
     /// has once it is unpacked.
-    fn within(&self, place: Option<(u64, u64)>, flaw: impl Fn(Option<(u64, u64)>) -> Flaw) -> Found {
+    fn within(&self, block: &Block<'_>, place: Option<(u64, u64)>, flaw: impl Fn(Option<(u64, u64)>) -> Flaw) -> Found {
         let numbers = place.and_then(|(line, column)| Some((line.try_into().ok()?, column.try_into().ok()?)));
         match (self.encoding, numbers) {
-            (Encoding::Plain, Some((below, column))) => Found { below, column, flaw: flaw(None) },
+            (Encoding::Plain, Some(place)) => {
+                let (below, column) = in_notes(block.text.unwrap_or_default(), place);
+                Found { below, column, flaw: flaw(None) }
+            }
             _ => flaw(place).into(),
         }
     }
+}
+
+/// Where YAML's `place` is among the lines of the Notes, which end at LF. For YAML a lone CR ends a line too.
+fn in_notes(text: &str, place: (usize, usize)) -> (usize, usize) {
+    let (mut above, column) = place;
+    for (number, line) in (1..).zip(text.split('\n')) {
+        let mut before = 0;
+        for piece in line.strip_suffix('\r').unwrap_or(line).split('\r') {
+            if above == 1 {
+                return (number, before + column);
+            }
+            above -= 1;
+            before += piece.chars().count() + 1;
+        }
+    }
+    place
 }
 
 fn put_once<T>(name: &'static str, place: &mut Option<T>, value: T) -> Result<(), Flaw> {

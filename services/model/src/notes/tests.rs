@@ -142,6 +142,22 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
 }
 
 #[test]
+fn a_flaw_is_on_its_line_of_the_notes_whatever_ends_lines_in_yaml() {
+    let place = |notes: &str| Notes::parse(notes).policy.unwrap().map_err(|error| (error.line, error.column));
+    for (text, expected) in [
+        ("hop_limit: 0", (2, 12)),
+        ("mac: own\nhop_limit: 0", (3, 12)),
+        ("mac: own\r\nhop_limit: 0", (3, 12)),
+        ("mac: own\rhop_limit: 0", (2, 21)),
+        ("#\r#\rmac: own\n\nhop_limit: 0", (4, 12)),
+        ("#\r\r\nmac: own\r\nhop_limit: 0", (4, 12)),
+        ("#\rmac: own\n- ü", (3, 3)),
+    ] {
+        assert_eq!(place(&format!("<!--#imds\n{text}\n-->")), Err(expected), "{text:?}");
+    }
+}
+
+#[test]
 fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
     let notes = Notes::parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
     let remarks = [1, 7].map(|line| Remark { line, column: 1, block: "pxe", what: Oddity::Unheeded }).to_vec();
