@@ -15,9 +15,11 @@ use serde_json::Value;
 pub const MAX_BYTES: usize = 1024 * 1024;
 /// Deepest nesting that is read. Network configurations and policies need six levels.
 pub const MAX_DEPTH: usize = 32;
-/// Most nodes that are read of a text that is passed over: one for every four bytes of the longest one.
-pub const MAX_NODES: usize = MAX_BYTES / 4;
-/// Most nodes that are read of a text that is kept, and most that aliases may add to any: some hundred bytes each.
+/// Most nodes that are read of a text that is passed over: one for every six bytes of the longest one, and a network
+/// configuration has less. Only a mapping's key is kept while it is read, at some 200 bytes a node, which makes the most
+/// that a text can cost.
+pub const MAX_NODES: usize = MAX_BYTES / 6;
+/// Most nodes that are read of a text that is kept, and most that aliases may add to any.
 pub const MAX_KEPT: usize = 16 * 1024;
 /// Most anchors and most aliases.
 const MAX_ALIASES: usize = 256;
@@ -88,8 +90,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Placed<T> {
 }
 
 /// Reads one document for the few things that `T` looks for; it should keep nothing of the rest, which may be of any
-/// shape, but for values that are not what their tag of YAML's own says (`!!int a`), and `!!timestamp`. A key that
-/// stands twice comes twice, unless `T` is derived, to which it is [`Kind::Shape`].
+/// shape, but for values that are not what their tag of YAML's own says (`!!int a`), and `!!timestamp`. What is
+/// remembered while it is read is little, so `<<` comes as the key that it is, and a key that stands twice comes twice; a
+/// `T` that is derived takes that for [`Kind::Shape`].
 ///
 /// # Errors
 /// When the text is not UTF-8, not YAML, not a `T`, or beyond the bounds of this module.
@@ -138,6 +141,11 @@ fn read_with<T: DeserializeOwned>(
             max_replay_stack_depth: MAX_DEPTH,
         },
         duplicate_keys: duplicates,
+        merge_keys: if passed_over {
+            serde_yaml::MergeKeyPolicy::AsOrdinary
+        } else {
+            serde_yaml::MergeKeyPolicy::Merge
+        },
         // Nobody asks what such values are.
         ignore_binary_tag_for_string: passed_over,
         non_finite_float_policy: if passed_over {

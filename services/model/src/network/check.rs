@@ -49,43 +49,80 @@ impl NetworkText {
 /// # Errors
 /// Why it is not.
 pub fn check(text: &[u8]) -> Result<(), BadNetwork> {
-    match yaml::read::<Option<Version<true>>>(text)?.map_or(Node::Nothing, |version| version.0) {
+    let document: Option<Versions<true>> = yaml::read(text)?;
+    match document.map_or(Node::Nothing, Versions::that_counts) {
         Node::Nothing => Err(BadNetwork::NoVersion),
         Node::Number(1 | 2) => Ok(()),
         Node::Number(_) | Node::Text(_) | Node::Other => Err(BadNetwork::OtherVersion),
     }
 }
 
-/// The version that a mapping has. Where `network` stands at the `TOP`, clients look nowhere else, whatever its value.
-struct Version<const TOP: bool>(Node);
+/// The versions that stand in a mapping, which is the one at the `TOP` or the one below its `network`.
+#[derive(Default)]
+struct Versions<const TOP: bool> {
+    own: Option<Node>,
+    /// That of `network`.
+    below: Option<Node>,
+}
 
-impl<'de, const TOP: bool> Deserialize<'de> for Version<TOP> {
+impl<const TOP: bool> Versions<TOP> {
+    /// Where `network` stands, clients look nowhere else, whatever its value.
+    fn that_counts(self) -> Node {
+        self.below.or(self.own).unwrap_or(Node::Nothing)
+    }
+
+    /// Beside what `<<` brings.
+    fn with(self, merged: Self) -> Self {
+        Self { own: self.own.or(merged.own), below: self.below.or(merged.below) }
+    }
+}
+
+impl<'de, const TOP: bool> Deserialize<'de> for Versions<TOP> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<const TOP: bool>;
+        deserializer.deserialize_map(Entries)
+    }
+}
 
-        impl<'de, const TOP: bool> Visitor<'de> for Entries<TOP> {
-            type Value = Version<TOP>;
+/// The value of `<<`: a mapping or a list of them, the first of which has the last word.
+struct Merged<const TOP: bool>(Versions<TOP>);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a mapping")
-            }
+impl<'de, const TOP: bool> Deserialize<'de> for Merged<TOP> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Entries).map(Self)
+    }
+}
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let (mut own, mut below) = (Node::Nothing, None);
-                while let Some(key) = map.next_key::<Node>()? {
-                    match key {
-                        Node::Text(key) if key == "version" => own = map.next_value()?,
-                        Node::Text(key) if key == "network" && TOP => {
-                            below = Some(map.next_value::<Version<false>>()?.0)
-                        }
-                        _ => _ = map.next_value::<IgnoredAny>()?,
-                    }
+/// Of a mapping, or of some.
+struct Entries<const TOP: bool>;
+
+impl<'de, const TOP: bool> Visitor<'de> for Entries<TOP> {
+    type Value = Versions<TOP>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut found, mut merged) = (Versions::default(), Versions::default());
+        while let Some(key) = map.next_key::<Node>()? {
+            match key {
+                Node::Text(key) if key == "version" => found.own = Some(map.next_value()?),
+                Node::Text(key) if key == "network" && TOP => {
+                    found.below = Some(map.next_value::<Versions<false>>()?.that_counts());
                 }
-                Ok(Version(below.unwrap_or(own)))
+                Node::Text(key) if key == "<<" => merged = merged.with(map.next_value::<Merged<TOP>>()?.0),
+                _ => _ = map.next_value::<IgnoredAny>()?,
             }
         }
+        Ok(found.with(merged))
+    }
 
-        deserializer.deserialize_map(Entries)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut found = Versions::default();
+        while let Some(next) = seq.next_element()? {
+            found = found.with(next);
+        }
+        Ok(found)
     }
 }
 
@@ -213,6 +250,7 @@ mod tests {
             "a: 1\na: 2\n1: a\n1: b",
             "a: !!set {b, c}",
             "a: {<<: {b: c}, d: e}",
+            "a: {<<: b}",
         ] {
             for text in [
                 format!("version: 2\n{rest}"),
@@ -228,6 +266,9 @@ mod tests {
             ("network: {version: 2, network: 7}", Ok(())),
             ("network: {network: {version: 2}}", Err(BadNetwork::NoVersion)),
             ("base: &base {version: 1}\nnetwork:\n  <<: *base", Ok(())),
+            ("network:\n  <<: [{a: b}, {version: 1}, {version: 3}]", Ok(())),
+            ("network:\n  version: 2\n  <<: {version: 3}", Ok(())),
+            ("<<: {network: {version: 2}}\nversion: 3", Ok(())),
             ("a: {version: 2}", Err(BadNetwork::NoVersion)),
             ("[version]: 2", Err(BadNetwork::NoVersion)),
             ("version: {a: [b]}", Err(BadNetwork::OtherVersion)),
