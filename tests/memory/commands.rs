@@ -198,9 +198,10 @@ fn view_and_inspect_read_the_tree() {
     for (arguments, status) in [(["view", "103"], 0), (["inspect", "103"], 0)] {
         let output = product(&config, &arguments, &[]);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}");
-        for said in
-            ["Notes, line 1, column 1: user-data: this opens no block", "Notes, line 4, column 1: network-config: "]
-        {
+        for said in [
+            "Notes, line 1, column 6: user-data: this opens no block: its name is another one",
+            "Notes, line 4, column 1: network-config: ",
+        ] {
             assert!(err(&output).contains(said), "{arguments:?}: {}", err(&output));
         }
     }

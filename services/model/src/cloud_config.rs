@@ -80,6 +80,10 @@ mod tests {
             "nameserver: 192.0.2.1",
             "ipconfig0: ip=dhcp",
             "citype: nocloud",
+            "ciuser: ",
+            "ciuser: \"\"",
+            "cipassword: \ncipassword:   ",
+            "ciuser: ops\nciuser:  \t",
         ] {
             assert_eq!(made(conf), None, "{conf}");
         }

@@ -2,59 +2,20 @@
 //!
 //! In comes what the Notes hold, which NICs the VM has and what Proxmox's options say of them; out goes always a
 //! document: the block as written when it checks; without a block, what the options say; else DHCPv4 on every NIC.
-//! Refused as a block: what is not YAML with version 1 or 2. Nothing more is looked into, because it is the guest's to
-//! read.
+
+mod check;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+pub use self::check::{BadNetwork, NetworkText, check};
 use crate::network_data::Plan;
 use crate::notes::BlockError;
 use crate::site::Site;
 use crate::vm::{Nic, Vm};
-use crate::yaml::{self, YamlError};
-
-/// Why a text is no network configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadNetwork {
-    /// Not YAML, or not a mapping.
-    #[error(transparent)]
-    Yaml(#[from] YamlError),
-    /// No `version`, neither at the top nor under `network`.
-    #[error("no version; say `version: 2` at the top or below `network:`")]
-    NoVersion,
-    /// A `version` that is neither the number 1 nor the number 2.
-    #[error("the version is neither 1 nor 2")]
-    OtherVersion,
-}
-
-/// A text that was checked, byte for byte as it was written, and what it plans.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkText {
-    text: Vec<u8>,
-    plan: Plan,
-}
-
-impl NetworkText {
-    /// Keeps `text` if it [`check`]s.
-    ///
-    /// # Errors
-    /// Why it does not.
-    pub fn new(text: Vec<u8>) -> Result<Self, BadNetwork> {
-        check(&text)?;
-        let plan = Plan::of_text(&text);
-        Ok(Self { text, plan })
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.text
-    }
-}
+use crate::yaml;
 
 /// Where a network configuration came from: for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,36 +28,6 @@ pub enum Source {
     Dhcp,
     /// There is a block, and this is why it is not used.
     DhcpInstead(BlockError),
-}
-
-/// Whether `text` is YAML with `version: 1` or `2`, with or without a top-level `network:`.
-///
-/// # Errors
-/// Why it is not.
-pub fn check(text: &[u8]) -> Result<(), BadNetwork> {
-    #[derive(Deserialize)]
-    struct Document {
-        // Where this key stands, clients look nowhere else, whatever its value.
-        #[serde(default, deserialize_with = "present")]
-        network: Option<Body>,
-        #[serde(default)]
-        version: Option<Value>,
-    }
-    #[derive(Deserialize)]
-    struct Body {
-        #[serde(default)]
-        version: Option<Value>,
-    }
-    fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Body>, D::Error> {
-        Body::deserialize(deserializer).map(Some)
-    }
-
-    let document: Document = yaml::read(text)?;
-    let version = document.network.map_or(document.version, |network| network.version);
-    match version.ok_or(BadNetwork::NoVersion)?.as_u64() {
-        Some(1 | 2) => Ok(()),
-        _ => Err(BadNetwork::OtherVersion),
-    }
 }
 
 /// DHCPv4 on every NIC, matched by MAC (version 2). A NIC without a MAC in the configuration draws one at each start
@@ -197,7 +128,7 @@ pub fn network_config<'v>(vm: &'v Vm, site: &Site) -> (Cow<'v, [u8]>, Source) {
 /// What the guest is given, as a plan.
 pub(crate) fn plan<'v>(vm: &'v Vm, site: &Site) -> Cow<'v, Plan> {
     match decide(vm, site).0 {
-        Given::Block(block) => Cow::Borrowed(&block.plan),
+        Given::Block(block) => Cow::Borrowed(block.plan()),
         Given::Made(document) => Cow::Owned(Plan::of(&document)),
     }
 }
@@ -230,41 +161,9 @@ mod tests {
     use crate::conf;
     use crate::site::Dns;
     use crate::vm::VmId;
-    use crate::yaml::Kind;
 
     fn vm(conf: &str) -> Vm {
         conf::parse(VmId::new(100).unwrap(), conf.as_bytes()).vm
-    }
-
-    #[test]
-    fn a_block_is_yaml_with_a_version() {
-        let shape = |line, column| Err(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: Some((line, column)) }));
-        for (text, expected) in [
-            ("version: 2\nethernets: {}", Ok(())),
-            ("version: 1\nconfig: []", Ok(())),
-            ("network:\n  version: 2", Ok(())),
-            ("network: {version: 1}\nversion: 7", Ok(())),
-            ("# a comment\n---\nversion: 2\n...\n", Ok(())),
-            ("version: 2\nethernets: {a: &x {dhcp4: true}, b: *x, c: {<<: *x}}", Ok(())),
-            ("version: 3", Err(BadNetwork::OtherVersion)),
-            ("version: 0", Err(BadNetwork::OtherVersion)),
-            ("version: -1", Err(BadNetwork::OtherVersion)),
-            ("version: 2.0", Err(BadNetwork::OtherVersion)),
-            ("version: \"2\"", Err(BadNetwork::OtherVersion)),
-            ("version: [2]", Err(BadNetwork::OtherVersion)),
-            ("ethernets: {}", Err(BadNetwork::NoVersion)),
-            ("version:", Err(BadNetwork::NoVersion)),
-            ("", Err(BadNetwork::NoVersion)),
-            ("network: {}\nversion: 2", Err(BadNetwork::NoVersion)),
-            ("network:\nversion: 2", shape(1, 8)),
-            ("- version: 2", shape(1, 1)),
-            ("auto eth0", shape(1, 1)),
-        ] {
-            assert_eq!(check(text.as_bytes()), expected, "{text}");
-        }
-        for text in [&b"version: 2\nethernets: ["[..], b"\xff", b"version: 2\n---\nversion: 2"] {
-            assert!(matches!(check(text), Err(BadNetwork::Yaml(_))), "{}", String::from_utf8_lossy(text));
-        }
     }
 
     #[test]

@@ -26,10 +26,10 @@ use crate::vm::Vm;
 use crate::yaml;
 
 impl Plan {
-    /// What a text says that was checked to be a network configuration. One that only stricter readers than the check
-    /// stumble over (a key that is a list) says nothing.
+    /// What a text says that was checked to be a network configuration. One that is kept by nobody (with a key that is a
+    /// list, with more than [`yaml::MAX_KEPT`] nodes) says nothing.
     pub(crate) fn of_text(text: &[u8]) -> Self {
-        yaml::read(text).map(|document| Self::of(&document)).unwrap_or_default()
+        yaml::read_last(text).map(|document| Self::of(&document)).unwrap_or_default()
     }
 
     /// What a document of either version says.

@@ -3,17 +3,23 @@
 //! In come the decoded Notes; out goes each block we know, whole, or the reason why it cannot be used. Refused is the
 //! half of anything: a block that is not closed, stands twice, does not decode or has an attribute nobody knows is an
 //! error and not a guess, because a typo in `secrets=` must not serve placeholders. Text outside blocks is the
-//! operator's own. Nothing here prints what a block holds.
+//! operator's own; lines of it that look like openings are remarked on. Nothing here prints what a block holds.
 
 mod attribute;
 mod block;
 mod encoding;
+mod remark;
+mod slip;
 
 use std::fmt;
 
 pub use self::attribute::AttributeName;
-use self::block::{Block, Name};
+use self::block::{Block, Name, Part};
 pub use self::encoding::{Encoding, MAX_DECODED};
+use self::remark::Remarks;
+pub use self::remark::{MAX_REMARKS, Oddity, Remark};
+pub use self::slip::Slip;
+use self::slip::Slipped;
 use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
 use crate::policy::{BadPolicy, Policy};
@@ -32,39 +38,6 @@ pub struct Notes {
     pub policy: Option<Result<Policy, BlockError>>,
     /// What whoever wrote them should hear, by line.
     pub remarks: Vec<Remark>,
-}
-
-/// Something in the Notes that does not do what it seems to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {block}: {what}")]
-pub struct Remark {
-    /// Line of the Notes, from 1.
-    pub line: usize,
-    /// Character of the line, from 1.
-    pub column: usize,
-    /// The block's name.
-    pub block: &'static str,
-    /// Why.
-    pub what: Oddity,
-    /// What a guest that needs the block is told; none where it is served without.
-    pub outcome: Option<Outcome>,
-}
-
-/// What is odd about a line. Quotes nothing of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Oddity {
-    /// The block cannot be used.
-    #[error(transparent)]
-    Broken(#[from] Flaw),
-    /// The block asks for secrets, and this version renders none.
-    #[error("the block says `secrets=`, and this version renders no secrets: it is never served")]
-    Secrets,
-    /// Nothing in this version reads blocks of this name, not even to restrict something.
-    #[error("blocks of this name have no effect in this version")]
-    Unheeded,
-    /// A line that looks like an opening and is none.
-    #[error("this opens no block; it must read `<!--#{0}`, from the start of the line")]
-    Misspelt(&'static str),
 }
 
 /// The text of a `user-data` block.
@@ -118,6 +91,11 @@ pub struct BlockError {
 /// What is wrong with a block. Quotes nothing of it, but the name of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
+    /// Mark and name are beyond doubt, and yet it is not an opening.
+    #[error(
+        "the opening cannot be read: {0}; it must read `<!--#name` from the start of the line, then a blank or nothing"
+    )]
+    Opening(Slip),
     /// No `-->` before the next block or the end.
     #[error("the block is not closed; end it with a line that holds only `-->`")]
     Unclosed,
@@ -162,50 +140,44 @@ impl Notes {
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let text = text.replace("\r\n", "\n");
-        let blocks = block::find(&text);
+        let mut opened = [Opened::default(); Name::ALL.len()];
+        let mut remarks = Remarks::default();
+        for part in block::parts(&text) {
+            match part {
+                Part::Block(block) => {
+                    if block.name == Name::Pxe {
+                        remarks.push(remark(block.name, block.line, 1, Oddity::Unheeded));
+                    }
+                    opened[block.name as usize].push(block);
+                }
+                Part::Misspelt(line, Slipped { name, slip, column, .. }) => {
+                    remarks.push(remark(name, line, column, Oddity::Misspelt { name: name.word(), slip }));
+                }
+            }
+        }
         let mut notes = Self {
-            user_data: the_one(&blocks, Name::UserData, |block| {
+            user_data: opened[Name::UserData as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
                 Ok(UserData { text: attributes.decode(block)?, secrets: attributes.secrets })
             }),
-            network_config: the_one(&blocks, Name::NetworkConfig, |block| {
+            network_config: opened[Name::NetworkConfig as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
-                NetworkText::new(attributes.decode(block)?).map_err(|error| attributes.network(error))
+                NetworkText::new(attributes.decode(block)?).map_err(|error| attributes.network(block, error))
             }),
-            vendor_data: the_one(&blocks, Name::VendorData, |block| {
-                Ok(VendorData(Attributes::read(block)?.decode(block)?))
-            }),
-            policy: the_one(&blocks, Name::Imds, |block| {
+            vendor_data: opened[Name::VendorData as usize]
+                .read(|block| Ok(VendorData(Attributes::read(block)?.decode(block)?))),
+            policy: opened[Name::Imds as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
-                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(error))
+                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(block, error))
             }),
             remarks: Vec::new(),
         };
-        notes.remarks = notes.remark(&blocks, block::misspelt(&text));
+        let wants_secrets = matches!(&notes.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
+        let secrets = opened[Name::UserData as usize].first.filter(|_| wants_secrets);
+        let secrets = secrets.map(|block| remark(block.name, block.line, 1, Oddity::Secrets));
+        let broken = notes.broken().map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
+        notes.remarks = remarks.with(secrets.into_iter().chain(broken));
         notes
-    }
-
-    fn remark(&self, blocks: &[Block<'_>], misspelt: Vec<(usize, Name)>) -> Vec<Remark> {
-        let opening = |line, name: Name, what, outcome| Remark { line, column: 1, block: name.word(), what, outcome };
-        let wants_secrets = matches!(&self.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
-        let odd = blocks.iter().filter_map(|block| match block.name {
-            Name::UserData => {
-                wants_secrets.then(|| opening(block.line, block.name, Oddity::Secrets, Some(Outcome::SecretsDisabled)))
-            }
-            Name::NetworkConfig | Name::VendorData | Name::Imds => None,
-            Name::Pxe => Some(opening(block.line, block.name, Oddity::Unheeded, None)),
-        });
-        let missed = misspelt.into_iter().map(|(line, name)| opening(line, name, Oddity::Misspelt(name.word()), None));
-        let broken = self.broken().map(|(name, BlockError { line, column, flaw })| Remark {
-            line: *line,
-            column: *column,
-            block: name.word(),
-            what: Oddity::Broken(*flaw),
-            outcome: name.broken(),
-        });
-        let mut remarks: Vec<Remark> = odd.chain(missed).chain(broken).collect();
-        remarks.sort_by_key(|remark| remark.line);
-        remarks
     }
 
     fn broken(&self) -> impl Iterator<Item = (Name, &BlockError)> {
@@ -239,20 +211,43 @@ impl From<Flaw> for Found {
     }
 }
 
-/// The only block called `name`, read by `read`. A second one spoils it: nobody can say which was meant.
-fn the_one<T>(
-    blocks: &[Block<'_>],
-    name: Name,
-    read: impl Fn(&Block<'_>) -> Result<T, Found>,
-) -> Option<Result<T, BlockError>> {
-    let mut named = blocks.iter().filter(|block| block.name == name);
-    let first = named.next()?;
-    Some(match named.next() {
-        Some(second) => Err(BlockError { line: second.line, column: 1, flaw: Flaw::Twice { first: first.line } }),
-        None => {
-            read(first).map_err(|Found { below, column, flaw }| BlockError { line: first.line + below, column, flaw })
+fn remark(name: Name, line: usize, column: usize, what: Oddity) -> Remark {
+    let outcome = match what {
+        Oddity::Broken(_) => name.broken(),
+        Oddity::Secrets => Some(Outcome::SecretsDisabled),
+        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => None,
+    };
+    Remark { line, column, block: name.word(), what, outcome }
+}
+
+/// The blocks of one name.
+#[derive(Clone, Copy, Default)]
+struct Opened<'t> {
+    first: Option<Block<'t>>,
+    /// Line of the second one. It spoils the first, for nobody can say which was meant, and a third spoils no more.
+    second: Option<usize>,
+}
+
+impl<'t> Opened<'t> {
+    fn push(&mut self, block: Block<'t>) {
+        match self.first {
+            None => self.first = Some(block),
+            Some(_) => _ = self.second.get_or_insert(block.line),
         }
-    })
+    }
+
+    /// The only block, read by `read`.
+    fn read<T>(&self, read: impl Fn(&Block<'t>) -> Result<T, Found>) -> Option<Result<T, BlockError>> {
+        let first = self.first?;
+        Some(match self.second {
+            Some(line) => Err(BlockError { line, column: 1, flaw: Flaw::Twice { first: first.line } }),
+            None => read(&first).map_err(|Found { below, column, flaw }| BlockError {
+                line: first.line + below,
+                column,
+                flaw,
+            }),
+        })
+    }
 }
 
 /// The attributes of an opening line.
@@ -263,11 +258,16 @@ struct Attributes {
 
 impl Attributes {
     fn read(block: &Block<'_>) -> Result<Self, Found> {
+        let attributes = block.attributes.map_err(|Slipped { slip, column, .. }| Found {
+            below: 0,
+            column,
+            flaw: Flaw::Opening(slip),
+        })?;
         let (mut secrets, mut encoding) = (None, None);
-        for attribute in block.attributes.split_ascii_whitespace() {
+        for attribute in attributes.split_ascii_whitespace() {
             // Both are slices of one line.
-            let within = attribute.as_ptr().addr() - block.attributes.as_ptr().addr();
-            let column = block.name.opening().len() + block.attributes[..within].chars().count() + 1;
+            let within = attribute.as_ptr().addr() - attributes.as_ptr().addr();
+            let column = block.name.opening().len() + attributes[..within].chars().count() + 1;
             let flawed = |flaw| Found { below: 0, column, flaw };
             match attribute.split_once('=') {
                 Some(("secrets", name)) if block.name == Name::UserData => {
@@ -288,33 +288,54 @@ impl Attributes {
         Ok(self.encoding.decode(block.text.ok_or(Flaw::Unclosed)?)?)
     }
 
-    fn network(&self, error: BadNetwork) -> Found {
+    fn network(&self, block: &Block<'_>, error: BadNetwork) -> Found {
         match error {
             BadNetwork::Yaml(yaml) => {
-                self.within(yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
+                self.within(block, yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
             }
             other => Flaw::Network(other).into(),
         }
     }
 
-    fn policy(&self, error: BadPolicy) -> Found {
+    fn policy(&self, block: &Block<'_>, error: BadPolicy) -> Found {
         match error {
-            BadPolicy::Yaml(yaml) => self.within(yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into())),
+            BadPolicy::Yaml(yaml) => {
+                self.within(block, yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into()))
+            }
             BadPolicy::Value { key, wanted, place } => {
-                self.within(place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
+                self.within(block, place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
             }
         }
     }
 
     /// A flaw in the text. What stands in the Notes as it is has its place there; what is packed keeps the place that it
     /// has once it is unpacked.
-    fn within(&self, place: Option<(u64, u64)>, flaw: impl Fn(Option<(u64, u64)>) -> Flaw) -> Found {
+    fn within(&self, block: &Block<'_>, place: Option<(u64, u64)>, flaw: impl Fn(Option<(u64, u64)>) -> Flaw) -> Found {
         let numbers = place.and_then(|(line, column)| Some((line.try_into().ok()?, column.try_into().ok()?)));
         match (self.encoding, numbers) {
-            (Encoding::Plain, Some((below, column))) => Found { below, column, flaw: flaw(None) },
+            (Encoding::Plain, Some(place)) => {
+                let (below, column) = in_notes(block.text.unwrap_or_default(), place);
+                Found { below, column, flaw: flaw(None) }
+            }
             _ => flaw(place).into(),
         }
     }
+}
+
+/// Where YAML's `place` is among the lines of the Notes, which end at LF. For YAML a lone CR ends a line too.
+fn in_notes(text: &str, place: (usize, usize)) -> (usize, usize) {
+    let (mut above, column) = place;
+    for (number, line) in (1..).zip(text.split('\n')) {
+        let mut before = 0;
+        for piece in line.strip_suffix('\r').unwrap_or(line).split('\r') {
+            if above == 1 {
+                return (number, before + column);
+            }
+            above -= 1;
+            before += piece.chars().count() + 1;
+        }
+    }
+    place
 }
 
 fn put_once<T>(name: &'static str, place: &mut Option<T>, value: T) -> Result<(), Flaw> {

@@ -88,8 +88,11 @@ pub(crate) fn apply(vm: &mut Vm, key: &str, value: &str) -> Result<(), BadOption
         "lock" => vm.lock = text(),
         "template" => vm.template = flag(value)?,
         "description" => vm.description = text(),
-        "ciuser" => vm.cloudinit.ciuser = text(),
-        "cipassword" => vm.cloudinit.cipassword = text().map(Password::new),
+        // `ciuser: ` is a single blank to Proxmox, and nobody's name.
+        "ciuser" => vm.cloudinit.ciuser = text().filter(|user| !is_all_blank(user)),
+        "cipassword" => {
+            vm.cloudinit.cipassword = text().filter(|password| !is_all_blank(password)).map(Password::new);
+        }
         "ciupgrade" => vm.cloudinit.ciupgrade = Some(flag(value)?),
         "sshkeys" if is_url_encoded(value) => vm.cloudinit.sshkeys = sshkeys(value),
         "sshkeys" => return Err(BadOption::UrlEncoded),

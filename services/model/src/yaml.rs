@@ -11,12 +11,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Longest text that is read, in bytes: the Notes hold 8 KiB, or eight times that when they are compressed.
-pub const MAX_BYTES: usize = 64 * 1024;
+/// Longest text that is read, in bytes: as much as a packed block of the Notes may stand for.
+pub const MAX_BYTES: usize = 1024 * 1024;
 /// Deepest nesting that is read. Network configurations and policies need six levels.
 pub const MAX_DEPTH: usize = 32;
-/// Most nodes that are read, also after aliases are resolved: one for every four bytes of the longest text.
-pub const MAX_NODES: usize = MAX_BYTES / 4;
+/// Most nodes that are read of a text that is passed over: one for every six bytes of the longest one, and a network
+/// configuration has less. Only a mapping's key is kept while it is read, at some 200 bytes a node, which makes the most
+/// that a text can cost.
+pub const MAX_NODES: usize = MAX_BYTES / 6;
+/// Most nodes that are read of a text that is kept, and most that aliases may add to any.
+pub const MAX_KEPT: usize = 16 * 1024;
 /// Most anchors and most aliases.
 const MAX_ALIASES: usize = 256;
 
@@ -33,7 +37,9 @@ pub enum Kind {
     UnknownKey,
     /// A key that stands there twice.
     Twice,
-    /// Longer, deeper or more entangled than we care to read.
+    /// Nested deeper than [`MAX_DEPTH`].
+    TooDeep,
+    /// Longer or more entangled than we care to read.
     TooMuch,
 }
 
@@ -54,7 +60,8 @@ impl fmt::Display for YamlError {
             Kind::Shape => "YAML of another shape",
             Kind::UnknownKey => "an unknown key",
             Kind::Twice => "a key that stands there twice",
-            Kind::TooMuch => "too long, too deep or too entangled",
+            Kind::TooDeep => "nested too deep",
+            Kind::TooMuch => "too long or too entangled",
         })?;
         match self.place {
             Some((line, column)) => write!(f, " (line {line}, column {column})"),
@@ -82,50 +89,80 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Placed<T> {
     }
 }
 
-/// Reads one document. Where a key stands twice the last one counts, as in the guests' own readers.
+/// Reads one document for the few things that `T` looks for; it should keep nothing of the rest, which may be of any
+/// shape, but for values that are not what their tag of YAML's own says (`!!int a`), and `!!timestamp`. What is
+/// remembered while it is read is little, so `<<` comes as the key that it is, and a key that stands twice comes twice; a
+/// `T` that is derived takes that for [`Kind::Shape`].
 ///
 /// # Errors
 /// When the text is not UTF-8, not YAML, not a `T`, or beyond the bounds of this module.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
-    read_with(text, serde_yaml::DuplicateKeyPolicy::LastWins)
+    read_with(text, MAX_NODES, serde_yaml::DuplicateKeyPolicy::PassThrough)
 }
 
 /// Reads one document in which no key stands twice: an operator who wrote one twice meant something, and nobody can say
 /// what.
 ///
 /// # Errors
-/// As [`read`], and [`Kind::Twice`].
+/// As [`read`], with [`MAX_KEPT`] nodes, and [`Kind::Twice`].
 pub fn read_once<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
-    read_with(text, serde_yaml::DuplicateKeyPolicy::Error)
+    read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::Error)
 }
 
-fn read_with<T: DeserializeOwned>(text: &[u8], duplicates: serde_yaml::DuplicateKeyPolicy) -> Result<T, YamlError> {
+/// Reads one document as the guests' own readers do: where a key stands twice the last one counts, and `<<` brings what it
+/// names.
+///
+/// # Errors
+/// As [`read`], with [`MAX_KEPT`] nodes.
+pub fn read_last<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::LastWins)
+}
+
+fn read_with<T: DeserializeOwned>(
+    text: &[u8],
+    nodes: usize,
+    duplicates: serde_yaml::DuplicateKeyPolicy,
+) -> Result<T, YamlError> {
     let nowhere = |kind| YamlError { kind, place: None };
     if text.len() > MAX_BYTES {
         return Err(nowhere(Kind::TooMuch));
     }
     let text = str::from_utf8(text).map_err(|_| nowhere(Kind::NotUtf8))?;
+    let passed_over = matches!(duplicates, serde_yaml::DuplicateKeyPolicy::PassThrough);
+    let strict = matches!(duplicates, serde_yaml::DuplicateKeyPolicy::Error);
     let options = serde_yaml::options! {
         budget: serde_yaml::budget! {
             flow_nesting_limit: MAX_DEPTH,
             max_depth: MAX_DEPTH,
-            max_nodes: MAX_NODES,
-            max_events: 4 * MAX_NODES,
+            max_nodes: nodes,
+            max_events: 4 * nodes,
             max_aliases: MAX_ALIASES,
             max_anchors: MAX_ALIASES,
             max_merge_keys: MAX_ALIASES,
-            max_recorded_anchor_events: MAX_NODES,
-            max_recorded_anchor_bytes: 16 * MAX_BYTES,
+            max_recorded_anchor_events: MAX_KEPT,
+            max_recorded_anchor_bytes: MAX_BYTES,
             max_total_scalar_bytes: 2 * MAX_BYTES,
             // The second one is refused with better words than the budget has.
             max_documents: 2,
             max_inclusion_depth: 0,
         },
         alias_limits: serde_yaml::alias_limits! {
-            max_total_replayed_events: MAX_NODES,
+            max_total_replayed_events: MAX_KEPT,
             max_replay_stack_depth: MAX_DEPTH,
         },
         duplicate_keys: duplicates,
+        merge_keys: if passed_over {
+            serde_yaml::MergeKeyPolicy::AsOrdinary
+        } else {
+            serde_yaml::MergeKeyPolicy::Merge
+        },
+        // Nobody asks what such values are.
+        ignore_binary_tag_for_string: !strict,
+        non_finite_float_policy: if strict {
+            serde_yaml::NonFiniteFloatPolicy::Reject
+        } else {
+            serde_yaml::NonFiniteFloatPolicy::PassThrough
+        },
         with_snippet: false,
     };
     serde_yaml::from_str_with_options(text, options).map_err(|error| {
@@ -137,7 +174,9 @@ fn read_with<T: DeserializeOwned>(text: &[u8], duplicates: serde_yaml::Duplicate
 fn kind_of(error: &serde_yaml::Error) -> Kind {
     use serde_yaml::Error as E;
     match error {
-        E::WithSnippet { error, .. } => kind_of(error),
+        E::WithSnippet { error, .. } | E::AliasError { error, .. } => kind_of(error),
+        E::Budget { breach: serde_yaml::budget::BudgetBreach::Depth { .. }, .. } => Kind::TooDeep,
+        E::ExternalMessage { source, .. } if is_too_deep(source) => Kind::TooDeep,
         E::Budget { .. }
         | E::AliasReplayCounterOverflow { .. }
         | E::AliasReplayLimitExceeded { .. }
@@ -154,6 +193,13 @@ fn kind_of(error: &serde_yaml::Error) -> Kind {
         E::SerdeUnknownField { .. } => Kind::UnknownKey,
         _ => Kind::Shape,
     }
+}
+
+/// Flow collections within each other are counted by the scanner, before anybody has read them.
+fn is_too_deep(source: &serde_yaml::localizer::ExternalMessageSource) -> bool {
+    use serde_yaml::granit_parser::ErrorKind;
+    use serde_yaml::localizer::ExternalMessageSource as Source;
+    matches!(source, Source::Parser(error) if *error.kind() == ErrorKind::RecursionLimitExceeded)
 }
 
 /// Writes a document in block style, two blanks a level, every string in double quotes.

@@ -9,11 +9,15 @@ use std::thread;
 
 use pve_imds_model::conf::{MAX_WARNINGS, Reason, parse};
 use pve_imds_model::datacenter::Datacenter;
+use pve_imds_model::notes::MAX_REMARKS;
 use pve_imds_model::pools::Pools;
 use pve_imds_model::vm::VmId;
 
 /// How many files are made, of all kinds together.
 const INPUTS: u64 = 1_000_000;
+
+/// How many blocks can be told of beside the lines that do nothing: one of each name, and the one with `secrets=`.
+const BLOCKS: usize = 5;
 
 /// One in so many configurations is also looked at closely.
 const CLOSELY: u64 = 8;
@@ -68,7 +72,7 @@ const VALUES: &[&str] = &[
 
 #[rustfmt::skip]
 const NOTES: &[&str] = &[
-    "<!--#user-data", "<!--#network-config", "<!--#vendor-data", "<!--#imds", "<!--#", " base64", " gzip",
+    "<!--#user-data", "<!--#network-config", "<!--#vendor-data", "<!--#imds", "<!--#", "<!-#", "\u{feff}", ",", " base64", " gzip",
     " gzip+base64", " secrets=x", " x=1", "-->", "enabled%3A false", "mac%3A", "hop_limit%3A 3", "#cloud-config",
     "version%3A 2", "ethernets%3A {}", "{", "[", "&a *a", "H4sIAAAAAAAA", "YQ==", "%0A", "%", "\r", " ", "\u{fc}",
     "\t",
@@ -145,6 +149,7 @@ fn read(bytes: &[u8], closely: bool) -> usize {
     let vmid = VmId::new(100).unwrap();
     let parsed = parse(vmid, bytes);
     assert!(parsed.warnings.len() <= MAX_WARNINGS);
+    assert!(parsed.vm.notes.remarks.len() <= MAX_REMARKS + BLOCKS + 1);
     assert!(parsed.vm.nets.is_sorted_by(|a, b| a.index < b.index));
     if closely {
         let sections = |reason: &Reason| matches!(reason, Reason::UnknownSection | Reason::SectionTwice);

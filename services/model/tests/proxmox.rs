@@ -10,9 +10,13 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pve_imds_model::conf::{MAX_WARNINGS, parse};
 use pve_imds_model::network::{check, network_config};
+use pve_imds_model::notes::MAX_REMARKS;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Vm, VmId};
 use serde_json::Value;
+
+/// How many blocks can be told of beside the lines that do nothing: one of each name, and the one with `secrets=`.
+const BLOCKS: usize = 5;
 
 /// Fields of a pair that the parser does not answer for.
 const NOT_OURS: [&str; 3] = ["title", "digest", "warnings"];
@@ -35,6 +39,7 @@ fn holds(vmid: VmId, bytes: &[u8]) -> Vm {
     let parsed = parse(vmid, bytes);
     let vm = &parsed.vm;
     assert!(parsed.warnings.len() <= MAX_WARNINGS);
+    assert!(parsed.vm.notes.remarks.len() <= MAX_REMARKS + BLOCKS + 1);
     assert!(vm.nets.is_sorted_by(|a, b| a.index < b.index) && vm.nets.iter().all(|nic| nic.index <= 31));
     assert!(vm.nets.is_empty() || parsed.is_ready());
     assert!(!vm.hostname().is_empty() && !vm.instance_id().is_empty());
@@ -97,6 +102,8 @@ fn key() -> impl Strategy<Value = String> {
         "cdrom",
         "#",
         "#<!--#",
+        "#\u{feff}<!--#",
+        "#<!-#",
         "unknown",
         "Name",
         " name",

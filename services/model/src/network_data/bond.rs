@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
-use super::plan::Kind;
-use super::values::{number, text, words};
+use super::plan::{Kind, MAX_LINKS};
+use super::values::{is_short, number, text, words};
 
 /// Modes by their numbers in the kernel (Documentation/networking/bonding.rst).
 const MODES: &[&str] =
@@ -40,7 +40,8 @@ pub(super) fn bond(of: &Value, parameters: &Value) -> Kind {
         Some((*first, read(value)?))
     };
     let options = PARAMETERS.iter().filter_map(option).collect();
-    Kind::Bond { of: words(of).into_iter().map(str::to_owned).collect(), mode, options }
+    let of = words(of).into_iter().filter(|name| is_short(name)).take(MAX_LINKS).map(str::to_owned).collect();
+    Kind::Bond { of, mode, options }
 }
 
 fn mode_of(value: &Value) -> Option<&'static str> {

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::bond::bond;
 use super::plan::{Cidr, Kind, Link, MAX_LINKS, Mac, Plan, Route, Way};
-use super::values::{add_names, address, mtu, route, tag, text, truth};
+use super::values::{add_names, address, is_short, mtu, route, tag, text, truth};
 
 pub(super) fn read(body: &Value) -> Plan {
-    let section = |name: &str| body[name].as_object().into_iter().flatten();
+    let section = |name: &str| body[name].as_object().into_iter().flatten().filter(|(name, _)| is_short(name));
     let cards = section("ethernets").filter_map(|(name, card)| {
         let mut link = link(name, Kind::Card, card);
         link.mac = match &card["match"]["macaddress"] {

@@ -10,6 +10,11 @@ use serde_json::Value;
 use super::plan::{Cidr, Family, Names, Route};
 use crate::format::{boolean, is_dns_name};
 
+/// Longest name of a link, and longest word, in bytes. The kernel's own names have 15; a plan's may say more.
+const MAX_TEXT: usize = 64;
+/// Longest name in DNS (RFC 1035, section 3.1, without the length bytes and the root).
+const MAX_DOMAIN: usize = 253;
+
 /// `true` and its synonyms of YAML 1.1, which clients read by.
 pub(super) fn truth(value: &Value) -> bool {
     match value {
@@ -28,13 +33,18 @@ pub(super) fn number<N: TryFrom<u64>>(value: &Value) -> Option<N> {
     number.try_into().ok()
 }
 
-/// A text, or the number it looks like to YAML.
+/// A short text, or the number it looks like to YAML.
 pub(super) fn text(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) if is_short(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
+}
+
+/// Whether a text may be kept.
+pub(super) fn is_short(text: &str) -> bool {
+    text.len() <= MAX_TEXT
 }
 
 /// The texts of a list, or the words of a text.
@@ -64,7 +74,9 @@ pub(super) fn tag(value: &Value) -> Option<u16> {
 pub(super) fn add_names(names: &mut Names, servers: &Value, search: &Value) {
     words(servers).into_iter().filter_map(|server| server.parse().ok()).for_each(|server| names.ask(server));
     let domains = words(search).into_iter().map(|domain| domain.trim_end_matches('.'));
-    domains.filter(|domain| is_dns_name(domain)).for_each(|domain| names.look_in(domain.to_owned()));
+    domains
+        .filter(|domain| domain.len() <= MAX_DOMAIN && is_dns_name(domain))
+        .for_each(|domain| names.look_in(domain.to_owned()));
 }
 
 /// A route: where to, with the length of its prefix there or `beside`, and through whom. Without a next hop it is on the

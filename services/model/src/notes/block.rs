@@ -1,15 +1,17 @@
 //! Where blocks begin and end.
 //!
-//! In come the Notes with LF line ends; out goes every block of a known name in order, with its text if it is closed.
+//! In come the Notes with LF line ends; out goes every block of a known name in order, with its text if it is closed, and
+//! each line outside of them that was probably meant to open one. What stands in a block is text and nothing else.
 //! An opening stands at the start of a line: `<!--#name`, then a blank or the line's end, then attributes. The next
 //! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
 //! block ends at the first line that is only `-->`, or else at the last `-->`.
 
+use super::slip::{self, Slipped};
 use crate::fault::Outcome;
 use crate::words;
 
 /// With which an opening begins, before its name.
-const OPENING: &str = "<!--#";
+pub(super) const OPENING: &str = "<!--#";
 
 words! {
     /// A name that opens a block, as it is written.
@@ -24,7 +26,7 @@ words! {
 }
 
 impl Name {
-    fn parse(word: &str) -> Option<Self> {
+    pub(super) fn parse(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|name| name.word() == word)
     }
 
@@ -50,33 +52,62 @@ pub(super) struct Block<'t> {
     pub(super) name: Name,
     /// The opening's line, from 1.
     pub(super) line: usize,
-    /// What stands after the name on the opening line.
-    pub(super) attributes: &'t str,
+    /// What stands after the name on the opening line, if that is an opening and not only plainly meant for one.
+    pub(super) attributes: Result<&'t str, Slipped>,
     /// What stands between the marks, without the line breaks next to them. `None`: the block is not closed.
     pub(super) text: Option<&'t str>,
 }
 
-/// Finds all blocks.
-pub(super) fn find(notes: &str) -> Vec<Block<'_>> {
-    let mut blocks: Vec<Block<'_>> = Vec::new();
-    // Where the text of the last block begins.
-    let mut inside = 0;
-    let mut start = 0;
-    for (number, line) in (1..).zip(notes.split_inclusive('\n')) {
-        let end = start + line.len();
-        if let Some((name, attributes)) = opening(line) {
-            if let Some(last) = blocks.last_mut() {
-                last.text = closed(&notes[inside..start]);
-            }
-            blocks.push(Block { name, line: number, attributes, text: None });
-            inside = end;
-        }
-        start = end;
-    }
-    if let Some(last) = blocks.last_mut() {
-        last.text = closed(&notes[inside..]);
-    }
-    blocks
+/// What the Notes hold for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part<'t> {
+    Block(Block<'t>),
+    /// A line, from 1, that was probably meant to open a block. What stands below it is no block's.
+    Misspelt(usize, Slipped),
+}
+
+/// All blocks in order, and the lines between them that look like one.
+pub(super) fn parts(notes: &str) -> impl Iterator<Item = Part<'_>> {
+    stretches(notes).flat_map(|(number, stretch)| {
+        let head = stretch.split_inclusive('\n').next().unwrap_or_default();
+        let opened = opening(head);
+        let inside = if opened.is_some() { &stretch[head.len()..] } else { stretch };
+        let (text, outside) =
+            opened.and_then(|_| closed(inside)).map_or((None, inside), |(text, rest)| (Some(text), rest));
+        let block = opened.map(|(name, attributes)| Block { name, line: number, attributes: Ok(attributes), text });
+        let first = number + breaks(&stretch[..stretch.len() - outside.len()]);
+        block.map(Part::Block).into_iter().chain(slips(first, outside))
+    })
+}
+
+/// The Notes, cut before each opening, with the number of each piece's first line.
+fn stretches(notes: &str) -> impl Iterator<Item = (usize, &str)> {
+    let (mut rest, mut number) = (notes, 1);
+    std::iter::from_fn(move || {
+        let mut lines = rest.split_inclusive('\n');
+        let head = lines.next()?;
+        let length: usize = lines.take_while(|line| opening(line).is_none()).map(str::len).sum();
+        let (stretch, after) = rest.split_at(head.len() + length);
+        let first = number;
+        (rest, number) = (after, number + breaks(stretch));
+        Some((first, stretch))
+    })
+}
+
+/// The lines of `outside`, the first of which is `first`, that were meant to open a block.
+fn slips(first: usize, outside: &str) -> impl Iterator<Item = Part<'_>> {
+    (first..).zip(outside.split_inclusive('\n')).filter_map(|(line, text)| {
+        let slipped = slip::of(text)?;
+        Some(if slipped.plain {
+            Part::Block(Block { name: slipped.name, line, attributes: Err(slipped), text: None })
+        } else {
+            Part::Misspelt(line, slipped)
+        })
+    })
+}
+
+fn breaks(text: &str) -> usize {
+    text.matches('\n').count()
 }
 
 fn opening(line: &str) -> Option<(Name, &str)> {
@@ -85,41 +116,19 @@ fn opening(line: &str) -> Option<(Name, &str)> {
     Some((Name::parse(name)?, attributes))
 }
 
-/// Lines that were probably meant to open a block and do not: another case, a blank too many, a dash too few. Serving a
-/// machine without the user data that stands in its Notes cannot be mended later, so somebody should hear of it.
-pub(super) fn misspelt(notes: &str) -> Vec<(usize, Name)> {
-    let plain = |word: &str| {
-        word.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect::<String>()
-    };
-    let meant = |line: &str| {
-        let rest = line.trim_start().strip_prefix("<!--")?.trim_start();
-        let rest = rest.strip_prefix('#').unwrap_or(rest).trim_start();
-        let word = plain(rest.split([' ', '\t', '\r', '\n', '>', '=']).next()?);
-        Name::ALL.iter().copied().find(|name| {
-            let known = plain(name.word());
-            word == known || word.len() >= SIMILAR && known.starts_with(&word)
-        })
-    };
-    (1..)
-        .zip(notes.lines())
-        .filter(|(_, line)| opening(line).is_none())
-        .filter_map(|(n, line)| Some((n, meant(line)?)))
-        .collect()
-}
-
-/// So many letters of a name are no accident.
-const SIMILAR: usize = 6;
-
-/// The text before the mark that closes a block, in a stretch that begins after the opening line.
-fn closed(stretch: &str) -> Option<&str> {
+/// In a stretch that begins after the opening line: the text before the mark that closes the block, and the lines below
+/// that mark.
+fn closed(stretch: &str) -> Option<(&str, &str)> {
     let mut start = 0;
     for line in stretch.split_inclusive('\n') {
+        let end = start + line.len();
         if line.trim_matches([' ', '\t', '\r', '\n']) == "-->" {
-            return Some(without_break(&stretch[..start]));
+            return Some((without_break(&stretch[..start]), &stretch[end..]));
         }
-        start += line.len();
+        start = end;
     }
-    stretch.rfind("-->").map(|mark| without_break(&stretch[..mark]))
+    let (text, rest) = stretch.split_at(stretch.rfind("-->")?);
+    Some((without_break(text), rest.split_once('\n').map_or("", |(_, below)| below)))
 }
 
 fn without_break(text: &str) -> &str {
@@ -177,9 +186,13 @@ mod tests {
             ),
         ];
         for (notes, expected) in rows {
-            let found: Vec<_> =
-                find(notes).iter().map(|block| (block.name, block.line, block.attributes, block.text)).collect();
-            assert_eq!(found, *expected, "{notes:?}");
+            let blocks = parts(notes).filter_map(|part| match part {
+                Part::Block(Block { name, line, attributes: Ok(attributes), text }) => {
+                    Some((name, line, attributes, text))
+                }
+                _ => None,
+            });
+            assert_eq!(blocks.collect::<Vec<_>>(), *expected, "{notes:?}");
         }
     }
 }

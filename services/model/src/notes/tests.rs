@@ -142,6 +142,22 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
 }
 
 #[test]
+fn a_flaw_is_on_its_line_of_the_notes_whatever_ends_lines_in_yaml() {
+    let place = |notes: &str| Notes::parse(notes).policy.unwrap().map_err(|error| (error.line, error.column));
+    for (text, expected) in [
+        ("hop_limit: 0", (2, 12)),
+        ("mac: own\nhop_limit: 0", (3, 12)),
+        ("mac: own\r\nhop_limit: 0", (3, 12)),
+        ("mac: own\rhop_limit: 0", (2, 21)),
+        ("#\r#\rmac: own\n\nhop_limit: 0", (4, 12)),
+        ("#\r\r\nmac: own\r\nhop_limit: 0", (4, 12)),
+        ("#\rmac: own\n- ü", (3, 3)),
+    ] {
+        assert_eq!(place(&format!("<!--#imds\n{text}\n-->")), Err(expected), "{text:?}");
+    }
+}
+
+#[test]
 fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
     let notes = Notes::parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
     let remarks =
@@ -149,31 +165,44 @@ fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
     assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), remarks, ..Notes::default() });
 }
 
+fn remarks(notes: &str) -> Vec<(usize, usize, &'static str, Oddity)> {
+    Notes::parse(notes).remarks.iter().map(|it| (it.line, it.column, it.block, it.what)).collect()
+}
+
 #[test]
 fn what_does_not_do_what_it_seems_to_is_remarked() {
-    let missed = |block| vec![(1, block, Oddity::Misspelt(block))];
+    let missed = |column, name, slip| vec![(1, column, name, Oddity::Misspelt { name, slip })];
     for (notes, expected) in [
         ("hello\n<!--#user-data\nx\n-->", vec![]),
         ("<!-- a comment -->\n<!--#other\n-->", vec![]),
-        ("<!--#userdata\nx\n-->", missed("user-data")),
-        ("<!--#user-dat\nx\n-->", missed("user-data")),
-        ("<!--#User-Data\nx\n-->", missed("user-data")),
-        (" <!--#user-data\nx\n-->", missed("user-data")),
-        ("<!-- #network_config\nx\n-->", missed("network-config")),
-        ("<!--user-data\nx\n-->", missed("user-data")),
-        ("<!--#user-data-->", missed("user-data")),
-        ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, "user-data", Oddity::Secrets)]),
-        ("<!--#user-data\nx", vec![(1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
+        ("<!--#userdata\nx\n-->", missed(6, "user-data", Slip::Name)),
+        (" <!--#user-data\nx\n-->", missed(1, "user-data", Slip::Indented)),
+        ("<!-- #network_config\nx\n-->", missed(1, "network-config", Slip::Mark)),
+        ("<!-#imds\nenabled: false\n-->", missed(1, "imds", Slip::Mark)),
+        ("<!--#user-data-->", missed(15, "user-data", Slip::Behind)),
+        ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, 1, "user-data", Oddity::Secrets)]),
+        ("<!--#user-data\nx", vec![(1, 1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
+        ("a\n<!--#imds,\n-->", vec![(2, 10, "imds", Oddity::Broken(Flaw::Opening(Slip::Behind)))]),
         (
             "<!--#pxe\nx\n-->\n<!--#network-config\nversion: 3\n-->",
             vec![
-                (1, "pxe", Oddity::Unheeded),
-                (4, "network-config", Oddity::Broken(Flaw::Network(BadNetwork::OtherVersion))),
+                (1, 1, "pxe", Oddity::Unheeded),
+                (4, 1, "network-config", Oddity::Broken(Flaw::Network(BadNetwork::OtherVersion))),
             ],
         ),
+        // A text is not looked into, and what stands around it is.
+        ("<!--#user-data\n<!--#usr-data\n<!--#imds,\n<!-#imds\n-->", vec![]),
+        ("<!--#user-data\n<!--#usr-data\n--> x\n", vec![]),
+        (
+            "<!--#user-data\n <!--#imds\n-->\n <!--#imds\n",
+            vec![(4, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
+        ),
+        (
+            "<!--#user-data\n--> x\n <!--#imds\n<!--#vendor-data\n-->",
+            vec![(3, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
+        ),
     ] {
-        let remarks: Vec<_> = Notes::parse(notes).remarks.iter().map(|it| (it.line, it.block, it.what)).collect();
-        assert_eq!(remarks, expected, "{notes:?}");
+        assert_eq!(remarks(notes), expected, "{notes:?}");
     }
 }
 
@@ -195,6 +224,49 @@ fn a_remark_says_what_the_guest_is_told() {
 }
 
 #[test]
+fn a_block_that_was_plainly_meant_is_broken_and_not_absent() {
+    for (opening, column, slip) in [
+        ("<!--#NAME\u{a0}encoding=base64", 0, Slip::Behind),
+        ("<!--#NAME,encoding=base64", 0, Slip::Behind),
+        ("\u{feff}<!--#NAME", 1, Slip::Invisible),
+        ("\u{200b}<!--#NAME encoding=base64", 1, Slip::Invisible),
+    ] {
+        for name in ["user-data", "network-config", "vendor-data", "imds"] {
+            let notes = Notes::parse(&format!("text\n{}\nZQ==\n-->\n", opening.replace("NAME", name)));
+            let column = if column == 0 { "<!--#".len() + name.len() + 1 } else { column };
+            let broken: Vec<_> = notes.broken().map(|(name, error)| (name.word(), error.clone())).collect();
+            let flaw = Flaw::Opening(slip);
+            assert_eq!(broken, [(name, BlockError { line: 2, column, flaw })], "{opening:?}");
+            let what = Oddity::Broken(flaw);
+            assert_eq!(notes.remarks, [remark(Name::parse(name).unwrap(), 2, column, what)], "{opening:?}");
+        }
+    }
+    let twice = "<!--#user-data,\nx\n-->\n<!--#user-data\nx\n-->";
+    assert_eq!(user_data(twice), flawed((4, 1), Flaw::Twice { first: 1 }));
+}
+
+#[test]
+fn remarks_are_as_many_as_can_be_read() {
+    let last = |line, column, block, more| Remark { line, column, block, what: Oddity::More(more), outcome: None };
+    for (notes, expected) in [
+        ("<!--#pxe\n".repeat(MAX_REMARKS), None),
+        ("<!--#pxe\n".repeat(MAX_REMARKS + 1), Some(last(51, 1, "pxe", 1))),
+        ("<!--#pxe\n".repeat(1000), Some(last(51, 1, "pxe", 950))),
+        ("\n<!--#usr-data\n".repeat(95_000), Some(last(102, 6, "user-data", 94_950))),
+    ] {
+        let told = Notes::parse(&notes).remarks;
+        assert_eq!(told.len(), MAX_REMARKS + usize::from(expected.is_some()));
+        assert_eq!(told.last().copied().filter(|last| matches!(last.what, Oddity::More(_))), expected);
+        assert!(told[..MAX_REMARKS].is_sorted_by_key(|remark| remark.line));
+    }
+    // What breaks a block is told however much stands before it.
+    let notes = Notes::parse(&format!("{}<!--#user-data\nx", " <!--#imds\n".repeat(1000)));
+    let ends = &notes.remarks[MAX_REMARKS..];
+    let broken = remark(Name::UserData, 1001, 1, Oddity::Broken(Flaw::Unclosed));
+    assert_eq!(ends, [broken, last(51, 1, "imds", 950)]);
+}
+
+#[test]
 fn nothing_of_a_text_is_printed() {
     for notes in [
         "<!--#user-data\ncanary\n-->\n<!--#network-config\n- canary\n-->",
@@ -203,6 +275,7 @@ fn nothing_of_a_text_is_printed() {
         "<!--#user-data secrets=canary!\n-->\n<!--#network-config encoding=canary\nversion: canary\n-->",
         "<!--#user-data encoding=base64\ncanary\n-->\n<!--#network-config\nversion: canary\n-->",
         "<!--#user-data\ncanary\n<!--#network-config\nversion: 2\npassword: canary\n-->",
+        "<!--#user-data,canary\n-->\n\u{feff}<!--#network-config canary\n<!--#usr-data canary",
     ] {
         let parsed = Notes::parse(notes);
         assert!(parsed.user_data.is_some() && parsed.network_config.is_some(), "{notes}");
@@ -217,7 +290,17 @@ fn nothing_of_a_text_is_printed() {
 #[test]
 fn a_megabyte_of_openings_takes_no_time() {
     let start = Instant::now();
-    for line in ["<!--#user-data\n", "<!--#pxe\n-->\n", "-->", "<!--#user-data\r\n--> x\r\n"] {
+    for line in [
+        "<!--#user-data\n",
+        "<!--#pxe\n-->\n",
+        "-->",
+        "<!--#user-data\r\n--> x\r\n",
+        "<!--#usr-data\n",
+        "<!--#user-data,\n",
+        "<!--##",
+        "<!--#usr-data",
+        "\u{feff}",
+    ] {
         let _ = Notes::parse(&line.repeat((1 << 20) / line.len()));
     }
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
@@ -238,9 +321,20 @@ proptest! {
     #[test]
     fn any_notes_are_parsed(pieces in prop::collection::vec(prop::sample::select(vec![
         "<!--#user-data", "<!--#network-config", "<!--#pxe", "-->", "\n", "\r\n", " ", "secrets=a", "encoding=base64",
-        "encoding=gzip+base64", "QUJD", "version: 2", "ü", "<!--", "#",
+        "encoding=gzip+base64", "QUJD", "version: 2", "ü", "<!--", "#", "<!-#imds", "<!--#usr-data", "\u{feff}", ",",
+        "\u{a0}", "\r",
     ]), 0..30)) {
         let notes = pieces.concat();
         prop_assert_eq!(Notes::parse(&notes), Notes::parse(&notes));
+    }
+
+    /// Nothing in a text is taken for an opening, unless it is one.
+    #[test]
+    fn a_text_is_not_remarked_on(lines in prop::collection::vec(prop::sample::select(vec![
+        "<!--#user-data,", "\u{feff}<!--#imds", "<!-#pxe", "<!--#usr-data", " <!--#imds", "<!--vendor-data", "x", "",
+    ]), 0..30)) {
+        let text = lines.join("\n");
+        let notes = Notes::parse(&format!("<!--#user-data\n{text}\n-->\n"));
+        prop_assert_eq!(notes, Notes { user_data: Some(Ok(plain(&text))), ..Notes::default() });
     }
 }

@@ -28,11 +28,13 @@ fn errors_have_a_kind_and_a_place_and_no_text() {
         (b"- canary", Some(Kind::Shape)),
         (b"canary", Some(Kind::Shape)),
         (b"", Some(Kind::Syntax)),
-        (b"hop: [canary", Some(Kind::Syntax)),
-        (b"hop: 1\n  canary: 2", Some(Kind::Syntax)),
+        (b"hop: [canary", Some(Kind::Shape)),
+        (b"hop: \"canary", Some(Kind::Syntax)),
+        (b"hop: 1\n canary", Some(Kind::Shape)),
+        (b"hop: 1\n- canary", Some(Kind::Syntax)),
         (b"hop: *canary", Some(Kind::Syntax)),
         (b"hop: 1\n---\nhop: 2", Some(Kind::Syntax)),
-        (b"hop: 1\nhop: 2", None),
+        (b"hop: 1\nhop: 2", Some(Kind::Shape)),
         (b"hop: \xff", Some(Kind::NotUtf8)),
     ] {
         let got = read::<Hop>(text);
@@ -41,7 +43,7 @@ fn errors_have_a_kind_and_a_place_and_no_text() {
             assert!(!format!("{error} {error:?}").contains("canary"), "{error}");
         }
     }
-    let error = read::<Hop>(b"hop: 3\nbad: [").unwrap_err();
+    let error = read::<Hop>(b"hop: 3\n[").unwrap_err();
     assert_eq!(error.place.map(|(line, _)| line), Some(2));
     assert_eq!(error.to_string().split(" (").next(), Some("not YAML"));
 }
@@ -59,34 +61,40 @@ fn hostile_texts_are_refused_quickly() {
         text
     });
     let deep_blocks = (0..300).map(|depth| " ".repeat(depth) + "a:\n").collect::<String>();
-    for (name, text) in [
-        ("billion laughs", laughs),
-        ("one alias many times", quadratic),
-        ("merges of merges", merges),
-        ("deep flow sequences", "[".repeat(MAX_BYTES)),
-        ("deep flow mappings", "{a: ".repeat(MAX_BYTES / 4)),
-        ("deep block sequences", "- ".repeat(MAX_BYTES / 2)),
-        ("deep block mappings", deep_blocks),
-        ("deep keys", "? ".repeat(MAX_BYTES / 2)),
-        ("anchors", "&a ".repeat(MAX_BYTES / 3)),
-        ("many nodes", format!("[{}]", "a,".repeat(MAX_NODES))),
-        ("too long", "#".repeat(MAX_BYTES + 1)),
+    let (deep, much) = (Kind::TooDeep, Kind::TooMuch);
+    for (name, text, expected) in [
+        ("billion laughs", laughs, much),
+        ("one alias many times", quadratic, much),
+        ("merges of merges", merges, much),
+        ("deep flow sequences", "[".repeat(MAX_BYTES), deep),
+        ("deep flow sequences that end", "[".repeat(MAX_DEPTH + 1) + &"]".repeat(MAX_DEPTH + 1), deep),
+        ("deep flow sequences on lines", "[\n".repeat(MAX_BYTES / 2), deep),
+        ("deep flow mappings", "{a: ".repeat(MAX_BYTES / 4), deep),
+        ("deep block sequences", "- ".repeat(MAX_BYTES / 2), deep),
+        ("deep block mappings", deep_blocks, deep),
+        ("deep keys", "? ".repeat(MAX_BYTES / 2), deep),
+        ("anchors", "&a ".repeat(MAX_BYTES / 3), Kind::Syntax),
+        ("many nodes", format!("[{}]", "a,".repeat(MAX_NODES)), much),
+        ("too long", "#".repeat(MAX_BYTES + 1), much),
     ] {
         let start = Instant::now();
-        assert!(kind(text.as_bytes()).is_err(), "{name}");
-        assert!(read::<serde::de::IgnoredAny>(text.as_bytes()).is_err(), "{name}, not looked at");
-        assert!(start.elapsed() < Duration::from_secs(1), "{name}: {:?}", start.elapsed());
+        assert_eq!(kind(text.as_bytes()), Err(expected), "{name}");
+        let ignored = read::<serde::de::IgnoredAny>(text.as_bytes()).map_err(|error| error.kind);
+        assert_eq!(ignored.map(drop), Err(expected), "{name}, not looked at");
+        let kept = read_once::<Value>(text.as_bytes()).map_err(|error| error.kind);
+        assert_eq!(kept.map(drop), Err(expected), "{name}, kept");
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}: {:?}", start.elapsed());
     }
 }
 
 #[test]
 fn what_is_allowed_is_read_quickly() {
-    let long = "key: value\n".repeat(MAX_BYTES / 11);
+    let long = "key: a value\n".repeat(MAX_BYTES / 13);
     let nested = "[".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH);
     for text in [long, nested, "#".repeat(MAX_BYTES), "- a\n".repeat(MAX_NODES - 1)] {
         let start = Instant::now();
         assert_eq!(kind(text.as_bytes()), Ok(()), "{}", &text[..20]);
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
 }
 

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{schema, site, vm};
+use crate::network::NetworkText;
 use crate::network_data::{Addresses, network_data};
 use crate::vm::VmId;
 use crate::{conf, yaml};
@@ -170,25 +171,32 @@ fn good(block: &str) {
     }
 }
 
-/// The Notes cannot make a document of megabytes.
+/// The Notes cannot make a document of megabytes, nor keep one.
 #[test]
 fn a_document_has_an_end() {
     let many = |count: usize, of: &dyn Fn(usize) -> String| (0..count).map(of).collect::<Vec<_>>().join(", ");
-    let addresses = many(200, &|at| format!("10.0.{at}.1/24"));
-    let routes = many(200, &|at| format!("{{to: 10.9.{at}.0/24, via: 10.0.{at}.2, metric: 4294967295}}"));
-    let servers = many(50, &|at| format!("192.0.2.{at}"));
-    let domains = many(50, &|at| format!("{}.d{at}", "x".repeat(60)));
+    let addresses = many(40, &|at| format!("10.0.{at}.1/24"));
+    let routes = many(58, &|at| format!("{{to: 10.9.{at}.0/24, via: 10.0.{at}.2, metric: 4294967295}}"));
+    let servers = many(10, &|at| format!("192.0.2.{at}"));
+    let domains = many(10, &|at| format!("{}.d{at}", "x".repeat(240)));
     let all = format!(
         "addresses: [{addresses}], routes: [{routes}], nameservers: {{addresses: [{servers}], search: [{domains}]}}"
     );
     let nics: String = (0..32).map(|at| format!("net{at}: virtio=BC:24:11:00:01:{at:02X},bridge=vmbr0\n")).collect();
-    let vlans = many(60, &|at| format!("v{at}: {{id: {at}, link: net0, <<: *all}}"));
-    let cards = many(31, &|at| format!("net{}: {{<<: *all}}", at + 1));
-    let block = format!("version: 2\nethernets: {{net0: &all {{{all}}}, {cards}}}\nvlans: {{{vlans}}}");
-    let lines: String = block.lines().map(|line| format!("#{}\n", line.replace(':', "%3A"))).collect();
-    let config = format!("#<!--#network-config\n{lines}#-->\n{nics}");
-    let vm = conf::parse(VmId::new(100).unwrap(), config.as_bytes()).vm;
-    let document = network_data(&vm, &site());
-    assert_eq!(schema::wrong(&document, &vm), None);
-    assert!(document.to_string().len() < 1 << 20, "{}", document.to_string().len());
+    // About as many nodes as are kept, then many more.
+    let cards = many(32, &|at| format!("net{at}: {{{all}}}"));
+    let short = format!("version: 2\nethernets: {{{cards}}}");
+    let long = format!(
+        "version: 2\nethernets: {{net0: {{}}}}\nvlans: {{{}}}",
+        many(60, &|at| format!("v{at}: {{id: {at}, link: net0, {all}}}"))
+    );
+    for (block, at_least) in [(short, 100 << 10), (long, 0)] {
+        let text = NetworkText::new(block.into_bytes()).unwrap();
+        let mut vm = conf::parse(VmId::new(100).unwrap(), nics.as_bytes()).vm;
+        vm.notes.network_config = Some(Ok(text));
+        let document = network_data(&vm, &site());
+        assert_eq!(schema::wrong(&document, &vm), None);
+        let length = document.to_string().len();
+        assert!((at_least..1 << 20).contains(&length), "{length}");
+    }
 }

@@ -1,0 +1,86 @@
+//! What whoever wrote the Notes should hear.
+//!
+//! In come the oddities of the Notes in the order of their lines; out go as many remarks as somebody can read, and one
+//! that says how many there would have been. A broken block is always told: there is at most one of each name. Refused is
+//! everything that stands in the Notes.
+
+use super::Flaw;
+use super::slip::Slip;
+use crate::fault::Outcome;
+
+/// How many lines that do nothing are told of: as many as of the lines of a configuration.
+pub const MAX_REMARKS: usize = crate::conf::MAX_WARNINGS;
+
+/// Something in the Notes that does not do what it seems to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {block}: {what}")]
+pub struct Remark {
+    /// Line of the Notes, from 1.
+    pub line: usize,
+    /// Character of the line, from 1.
+    pub column: usize,
+    /// The block's name.
+    pub block: &'static str,
+    /// Why.
+    pub what: Oddity,
+    /// What a guest that needs the block is told; none where it is served without.
+    pub outcome: Option<Outcome>,
+}
+
+/// What is odd about a line. Quotes nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Oddity {
+    /// The block cannot be used.
+    #[error(transparent)]
+    Broken(#[from] Flaw),
+    /// The block asks for secrets, and this version renders none.
+    #[error("the block says `secrets=`, and this version renders no secrets: it is never served")]
+    Secrets,
+    /// Nothing in this version reads blocks of this name, not even to restrict something.
+    #[error("blocks of this name have no effect in this version")]
+    Unheeded,
+    /// A line that looks like an opening and is none.
+    #[error(
+        "this opens no block: {slip}; it must read `<!--#{name}` from the start of the line, then a blank or nothing"
+    )]
+    Misspelt {
+        /// The name that was probably meant.
+        name: &'static str,
+        /// What is wrong.
+        slip: Slip,
+    },
+    /// Here [`MAX_REMARKS`] are told, and this many are not.
+    #[error("so much of lines that do nothing; from this one on there are {0} more")]
+    More(usize),
+}
+
+/// The remarks on lines that do nothing.
+#[derive(Debug, Default)]
+pub(super) struct Remarks {
+    told: Vec<Remark>,
+    more: Option<Remark>,
+}
+
+impl Remarks {
+    /// The next one, in the order of the lines.
+    pub(super) fn push(&mut self, remark: Remark) {
+        if self.told.len() < MAX_REMARKS {
+            self.told.push(remark);
+            return;
+        }
+        let before = match self.more {
+            Some(Remark { what: Oddity::More(before), .. }) => before,
+            _ => 0,
+        };
+        let first = self.more.unwrap_or(remark);
+        self.more = Some(Remark { what: Oddity::More(before + 1), ..first });
+    }
+
+    /// They and `others`, of which there are few, by line; and at last what is missing.
+    pub(super) fn with(mut self, others: impl Iterator<Item = Remark>) -> Vec<Remark> {
+        self.told.extend(others);
+        self.told.sort_by_key(|remark| (remark.line, remark.column));
+        self.told.extend(self.more);
+        self.told
+    }
+}
