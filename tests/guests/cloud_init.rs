@@ -20,13 +20,13 @@ pub const SERIAL: &str = "ds=nocloud-net;s=http://169.254.169.254/nocloud/";
 const ADDRESS: &str = "169.254.1.2/16";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Release {
+pub enum Release {
     Debian12,
     Debian13,
 }
 
 impl Release {
-    const BOTH: [Self; 2] = [Self::Debian12, Self::Debian13];
+    pub const BOTH: [Self; 2] = [Self::Debian12, Self::Debian13];
 
     /// Old machines are plugged in as containers are, new ones as QEMU's.
     fn plug(self) -> Plug {
@@ -36,7 +36,7 @@ impl Release {
         }
     }
 
-    fn tree(self) -> PathBuf {
+    pub fn tree(self) -> PathBuf {
         let name = match self {
             Self::Debian12 => "debian12",
             Self::Debian13 => "debian13",
