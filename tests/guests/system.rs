@@ -1,8 +1,8 @@
 //! A whole Debian, booted by systemd in QEMU, is set up by the daemon: what a VM's owner sees.
 //!
-//! In come Notes with user data and Proxmox's option for the network; out comes the machine's own report from its serial console. Nothing in it
-//! knows of tests but the user data, which has it report and switch itself off. It finds its seed by the SMBIOS serial number
-//! that README has set, over an address that it got by DHCP.
+//! In come Notes with user data and Proxmox's option for the network; out comes the machine's own report from its serial
+//! console. Nothing in it knows of tests but the user data, which has it report and switch itself off. It finds its seed by
+//! the SMBIOS serial number that README has set, over an address that it got by DHCP.
 
 use std::fs;
 use std::process::{Child, Stdio};
