@@ -177,7 +177,8 @@ const STORIES: &[Story] = &[
     Story {
         options: "ciuser: ops\nsshkeys: ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIA%20kim%0A\n\
                   cipassword: $5$salt$Gcm6FsVtF/Qa77ZKD.iwsJlCVPY0XSMgLJL0Hnww/c1\n\
-                  ipconfig0: ip=192.0.2.10/24,gw=192.0.2.1\nnameserver: 192.0.2.53\nsearchdomain: shop.example\n",
+                  ipconfig0: ip=192.0.2.10/24,gw=192.0.2.1,ip6=2001:db8::10/64,gw6=2001:db8::1\n\
+                  nameserver: 192.0.2.53 2001:db8::53\nsearchdomain: shop.example\n",
         made: &[
             ("home/ops/.ssh/authorized_keys", &["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA kim"]),
             ("etc/shadow", &["ops:$5$salt$Gcm6FsVtF/Qa77ZKD.iwsJlCVPY0XSMgLJL0Hnww/c1:…"]),
@@ -191,7 +192,9 @@ const STORIES: &[Story] = &[
                 "Name=eth0",
                 "Address=192.0.2.10/24",
                 "Gateway=192.0.2.1",
-                "DNS=192.0.2.53",
+                "Address=2001:db8::10/64",
+                "Gateway=2001:db8::1",
+                "DNS=192.0.2.53 2001:db8::53",
                 "Domains=shop.example",
             ],
         )],

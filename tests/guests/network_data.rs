@@ -31,7 +31,7 @@ const NETWORKS: &[Network] = &[
         options: "ipconfig0: ip=192.0.2.5/24,gw=192.0.2.1,ip6=2001:db8::5/64,gw6=2001:db8::1\n\
                   nameserver: 192.0.2.53 2001:db8::53\nsearchdomain: a.example b.example\n",
         networkd: &[
-            "Name=eth0",
+            "Name=net0",
             "Address=192.0.2.5/24",
             "Address=2001:db8::5/64",
             "Gateway=192.0.2.1",
@@ -62,7 +62,7 @@ const NETWORKS: &[Network] = &[
         options: "",
         networkd: &["DHCP=yes", "MTUBytes=1400"],
         netplan: &["dhcp4: true", "dhcp6: true", "mtu: 1400"],
-        eni: &["iface eth0 inet6 dhcp", "mtu 1400"],
+        eni: &["iface net0 inet6 dhcp", "mtu 1400"],
         routes: "",
     },
     // Gateways that no prefix leads to, several addresses, another route.
@@ -95,12 +95,12 @@ const NETWORKS: &[Network] = &[
             "Address=192.0.2.30/24",
             "Destination=10.0.0.0/8",
             "Gateway=192.0.2.2",
-            "Name=eth1",
+            "Name=net1",
             "DNS=192.0.2.54",
             "Domains=c.example",
         ],
         netplan: &["- 192.0.2.30/24", "via: 192.0.2.2", "- 192.0.2.54", "- c.example", "macaddress: bc:24:11:ff:ff:01"],
-        eni: &["address 192.0.2.30/24", "gateway 192.0.2.1", "dns-nameservers 192.0.2.54", "iface eth1 inet6 auto"],
+        eni: &["address 192.0.2.30/24", "gateway 192.0.2.1", "dns-nameservers 192.0.2.54", "iface net1 inet6 auto"],
         routes: "default via 192.0.2.1\n",
     },
     // A bond of two cards and a VLAN on it. cloud-init makes neither where it writes for networkd itself.
@@ -109,10 +109,10 @@ const NETWORKS: &[Network] = &[
                 parameters: {mode: active-backup, mii-monitor-interval: 100}\nvlans:\n  v: {id: 10, link: both, addresses: [10.0.0.5/24], \
                 gateway4: 10.0.0.1}\n",
         options: "net1: virtio=BC:24:11:FF:FF:01,bridge=vmbr0\n",
-        networkd: &["Name=eth0", "Name=eth1"],
+        networkd: &["Name=net0", "Name=net1"],
         netplan: &[
             "bond0:",
-            "- eth1",
+            "- net1",
             "mode: active-backup",
             "mii-monitor-interval: 100",
             "bond0.10:",
@@ -139,30 +139,48 @@ fn each_writer_of_cloud_init_has_the_whole_network() {
         let guest = Guest::plug(&node, vmid, Plug::Veth, "169.254.1.2/16");
         node.await_guard(&guest.tap());
         guest.await_answer();
+        let text = guest.get("/openstack/latest/network_data.json");
         let document = Node::dir().join(format!("network-data-{vmid}"));
-        fs::write(&document, guest.get("/openstack/latest/network_data.json")).unwrap();
+        fs::write(&document, &text).unwrap();
+        let cards = format!("net0,{} net1,bc:24:11:ff:ff:01", Guest::mac(vmid));
         for release in Release::BOTH {
-            let mut command = Command::new(script("guest/network-data.sh"));
-            command.arg(release.tree()).arg(&document).arg(script("fixtures/network-data.schema.json"));
-            command.arg(format!("eth0,{}", Guest::mac(vmid))).arg("eth1,bc:24:11:ff:ff:01");
-            let output = command.output().unwrap();
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{vmid}, {release:?}: {errors}");
-            let made = String::from_utf8(output.stdout).unwrap();
-            let part = |name: &str| {
-                let part = made.split("== ").find_map(|part| part.strip_prefix(name)?.strip_prefix('\n'));
-                part.map(str::to_owned)
+            has_form(release, &text);
+            let write = |writer: &str, ifupdown: Option<Release>| {
+                let mut command = Command::new(script("guest/network.sh"));
+                command.env("CARDS", &cards);
+                command.arg(release.tree()).arg(&document).arg(writer).args(ifupdown.map(Release::tree));
+                succeed(&mut command, &format!("{vmid}: {writer} of {release:?}"))
             };
-            for (writer, lines) in [("networkd", network.networkd), ("netplan", network.netplan), ("eni", network.eni)]
-            {
-                has_lines(&part(writer).unwrap(), lines, &format!("{vmid}: {writer} of {release:?}"));
+            for (writer, lines) in [("networkd", network.networkd), ("netplan", network.netplan)] {
+                has_lines(&write(writer, None), lines, &format!("{vmid}: {writer} of {release:?}"));
             }
-            // Debian 13's system of the tests has no ifupdown, its cloud-init writes for one all the same.
-            if release == Release::Debian12 && !network.routes.is_empty() {
-                assert_eq!(part("routes").as_deref(), Some(network.routes), "{vmid}: ifupdown:\n{made}\n{errors}");
-            }
+            // A bond takes a kernel's module and ifenslave to set up.
+            let ifupdown = (!network.routes.is_empty()).then_some(Release::Debian12);
+            let made = write("eni", ifupdown);
+            let (files, routes) = made.split_once("== routes\n").unwrap_or((&made, ""));
+            has_lines(files, network.eni, &format!("{vmid}: eni of {release:?}"));
+            assert_eq!(routes, network.routes, "{vmid}: ifupdown by {release:?}:\n{files}");
         }
     }
+}
+
+/// Python's JSON Schema, which cloud-init brings along, has nothing against the document.
+fn has_form(release: Release, document: &str) {
+    let schema = fs::read_to_string(script("fixtures/network-data.schema.json")).unwrap();
+    let program = "import json, jsonschema, sys\n\
+                   document, schema = map(json.loads, sys.argv[1:])\n\
+                   jsonschema.Draft7Validator.check_schema(schema)\n\
+                   jsonschema.validate(document, schema, format_checker=jsonschema.FormatChecker())\n";
+    let mut command = Command::new("chroot");
+    command.arg(release.tree()).args(["/usr/bin/python3", "-B", "-W", "ignore", "-c", program, document, &schema]);
+    succeed(&mut command, &format!("the schema by {release:?}: {document}"));
+}
+
+#[track_caller]
+fn succeed(command: &mut Command, what: &str) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[track_caller]
