@@ -80,7 +80,7 @@ const NETWORKS: &[Network] = &[
             "Destination=10.0.0.0/8",
             "Metric=7",
         ],
-        netplan: &["- 203.0.113.6/32", "- to: 198.51.100.1/32", "via: 0.0.0.0", "via: fe80::1", "to: 10.0.0.0/8"],
+        netplan: &["- 203.0.113.6/32", "-   to: 198.51.100.1/32", "via: 0.0.0.0", "via: fe80::1", "to: 10.0.0.0/8"],
         eni: &["gateway 198.51.100.1", "gateway fe80::1"],
         routes: "default via 198.51.100.1\ndefault via fe80::1\n",
     },
