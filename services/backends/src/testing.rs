@@ -102,7 +102,8 @@ impl PveTree {
         let temporary = path.with_extension(format!("conf.tmp.{}", process::id()));
         fs::write(&temporary, config)?;
         fs::rename(&temporary, &path)?;
-        self.counted(vmid, 1)
+        self.counted(vmid, 1)?;
+        told(&path)
     }
 
     /// Many VMs appear on this node at once.
@@ -123,8 +124,10 @@ impl PveTree {
     /// # Errors
     /// As [`PveTree::put`].
     pub fn put_in_place(&mut self, vmid: u32, config: &str) -> io::Result<()> {
-        fs::write(self.config(vmid), config)?;
-        self.counted(vmid, 2)
+        let path = self.config(vmid);
+        fs::write(&path, config)?;
+        self.counted(vmid, 2)?;
+        told(&path)
     }
 
     /// The configuration goes to another node, as the last step of a migration.
@@ -134,11 +137,13 @@ impl PveTree {
     pub fn migrate(&mut self, vmid: u32, node: &str) -> io::Result<()> {
         let from = self.config(vmid);
         fs::create_dir_all(self.configs(node))?;
-        fs::rename(from, self.configs(node).join(format!("{vmid}.conf")))?;
+        let to = self.configs(node).join(format!("{vmid}.conf"));
+        fs::rename(from, &to)?;
         if let Some(guest) = self.guests.get_mut(&vmid) {
             node.clone_into(&mut guest.node);
         }
-        self.counted(vmid, 2)
+        self.counted(vmid, 2)?;
+        told(&to)
     }
 
     /// The VM is gone.
@@ -146,10 +151,11 @@ impl PveTree {
     /// # Errors
     /// As [`PveTree::put`].
     pub fn remove(&mut self, vmid: u32) -> io::Result<()> {
-        fs::remove_file(self.config(vmid))?;
+        let path = self.config(vmid);
         self.guests.remove(&vmid);
         self.count += 1;
-        self.write_status()
+        self.write_status()?;
+        fs::remove_file(path)
     }
 
     /// A file of the whole cluster is written: `user.cfg`, `datacenter.cfg`.
@@ -159,8 +165,10 @@ impl PveTree {
     pub fn put_file(&mut self, name: &str, text: &str) -> io::Result<()> {
         let temporary = self.path().join(format!("{name}.tmp.{}", process::id()));
         fs::write(&temporary, text)?;
-        fs::rename(temporary, self.path().join(name))?;
-        self.count_file(name)
+        let path = self.path().join(name);
+        fs::rename(temporary, &path)?;
+        self.count_file(name)?;
+        told(&path)
     }
 
     /// Such a file is removed.
@@ -281,4 +289,10 @@ pub fn sample_config(vmid: VmId, notes: &str) -> String {
             "memory: 512\nname: vm{number}\nnet0: virtio={mac},bridge=vmbr0\nostype: l26\n\
              smbios1: uuid=00000000-0000-4000-8000-{number:012}\n"
         )
+}
+
+/// Has inotify say once more that the file was written. pmxcfs knows a file and its count at once and says so afterwards;
+/// here somebody may have looked between the two, and would hear of the second from nobody.
+fn told(path: &Path) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).open(path).map(drop)
 }
