@@ -43,7 +43,7 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             json(&vendor_document(&vendor_data(subject.vm)?))
         }
         Endpoint::OpenstackVendorData => json(&json!({})),
-        Endpoint::OpenstackNetworkData => json(&network_data::network_data(subject.vm, &subject.site)),
+        Endpoint::OpenstackNetworkData => json(&network(subject).ok_or_else(Fault::not_found)?),
         _ => return Err(Fault::not_found()),
     })
 }
@@ -52,14 +52,22 @@ fn json(document: &Value) -> Reply {
     Reply::new(Kind::Json, Bytes::from(document.to_string()))
 }
 
+/// The network, unless there is no NIC that can be told from others: cloud-init takes a document without links for an order
+/// to have no network at all, and without the document asks for an address on its first NIC.
+fn network(subject: &Subject<'_>) -> Option<Value> {
+    let document = network_data::network_data(subject.vm, &subject.site);
+    document["links"].as_array().is_some_and(|links| !links.is_empty()).then_some(document)
+}
+
 /// The versions, or the files of one of them. No line break at the end, as Nova.
 fn index(path: &str, subject: &Subject<'_>) -> String {
     if parts(path).nth(1).is_none() {
         return OPENSTACK_VERSIONS.join("\n");
     }
     let user_data = subject.has_user_data().then_some("user_data");
-    let files = ["meta_data.json", "network_data.json", "password", "vendor_data.json", "vendor_data2.json"];
-    let mut files: Vec<_> = files.into_iter().chain(user_data).collect();
+    let network = network(subject).map(|_| "network_data.json");
+    let files = ["meta_data.json", "password", "vendor_data.json", "vendor_data2.json"];
+    let mut files: Vec<_> = files.into_iter().chain(user_data).chain(network).collect();
     files.sort_unstable();
     files.join("\n")
 }
@@ -108,6 +116,7 @@ mod tests {
     use super::*;
 
     const CONFIG: &str = "name: web-1\ncores: 2\nmemory: 2048\ntags: web;dsmode\n\
+                          net0: virtio=BC:24:11:00:00:01\n\
                           smbios1: uuid=2C8C7C76-A26C-4eb7-b04c-bf52bc095b81\n\
                           sshkeys: ssh-ed25519%20AAAA%20ops%0A\n";
 
@@ -185,7 +194,7 @@ mod tests {
             let fault = get(&asks, None, path).unwrap_err();
             assert_eq!((fault.status(), fault.outcome()), (503, Outcome::SecretsDisabled), "{path}");
         }
-        for path in ["/openstack/latest/network_data.json", "/openstack/latest/vendor_data.json"] {
+        for path in ["/openstack/latest/vendor_data2.json", "/openstack/latest/vendor_data.json"] {
             assert!(get(&asks, None, path).is_ok(), "{path}");
         }
         let broken = vm("#<!--#user-data\n#x\n");

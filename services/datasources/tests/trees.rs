@@ -2,6 +2,7 @@
 //!
 //! In comes a configuration; out comes what its guest finds by following every listing, from the paths that clients begin
 //! with. A tree that changes is written beside the expected one with the extension `now`: whoever meant it moves it there.
+#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::fmt::Write as _;
 use std::fs;
