@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pve_imds_model::conf::{MAX_WARNINGS, parse};
 use pve_imds_model::network::{check, network_config};
+use pve_imds_model::network_data::network_data;
 use pve_imds_model::notes::MAX_REMARKS;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Vm, VmId};
@@ -46,10 +47,18 @@ fn holds(vmid: VmId, bytes: &[u8]) -> Vm {
     parsed.vm
 }
 
-/// What holds for every VM: it can be shown, and its guest is given a network configuration that checks.
+/// What holds for every VM: it can be shown, and its guest is given a network configuration that checks, and in Nova's form
+/// one of its own cards only, of one at least if it has any.
 fn serves(vm: &Vm) {
     serde_json::to_string(vm).unwrap();
     assert_eq!(check(&network_config(vm, &Site::default()).0), Ok(()));
+    let document = network_data(vm, &Site::default());
+    let links = document["links"].as_array().unwrap();
+    let own = |mac: &str| vm.nets.iter().any(|nic| nic.mac.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(mac)));
+    for link in links.iter().filter(|link| link["type"] == "phy") {
+        assert!(own(link["ethernet_mac_address"].as_str().unwrap()), "{link}");
+    }
+    assert_eq!(links.is_empty(), vm.nets.iter().all(|nic| nic.mac.is_none()), "{document}");
 }
 
 #[test]
