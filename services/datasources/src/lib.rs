@@ -145,7 +145,7 @@ impl Router {
             E::NocloudVendorData => nocloud::serve(nocloud::File::VendorData, &subject)?,
             E::NocloudNetworkConfig => nocloud::serve(nocloud::File::NetworkConfig, &subject)?,
             E::OpenstackPassword => {
-                let said = self.settings.passwords.get(&vm.instance_id());
+                let said = self.settings.passwords.get(vm);
                 Reply::new(Kind::Text, said.map(|password| password.bytes()).unwrap_or_default())
             }
             E::OpenstackIndex
@@ -188,7 +188,7 @@ impl Router {
         let body = Limited::new(request.into_body(), MAX_PASSWORD);
         let body = body.collect().await.map_err(|error| Fault::bad_request().because(error))?;
         let password = Password::new(body.to_bytes()).map_err(|error| Fault::bad_request().because(error))?;
-        match self.settings.passwords.say(&vm.instance_id(), password) {
+        match self.settings.passwords.say(&vm, password) {
             Ok(()) => Ok(Reply::new(Kind::Text, Bytes::new()).with_status(StatusCode::OK)),
             Err(_) => Err(Fault::conflict(Outcome::PasswordSet)),
         }
