@@ -59,6 +59,7 @@ pub fn router(checked: &Checked, inventory: &Arc<Inventory>, passwords: &Passwor
         node: checked.node_name.clone(),
         resolver: inventory.resolver().clone(),
         inventory: Some(Arc::clone(inventory)),
+        vendor: Arc::clone(&checked.vendor),
         passwords: passwords.clone(),
     })
 }

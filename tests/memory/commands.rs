@@ -7,7 +7,7 @@ use pve_imds_datasources::backends::testing::{PveTree, sample_config};
 use pve_imds_model::vm::VmId;
 
 /// Runs the product with this configuration and nothing of ours in the environment.
-fn product(config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+pub fn product(config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let file = Scratch::new("config.yaml", config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_pve-imds"));
     command.env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
@@ -43,11 +43,11 @@ impl Drop for Scratch {
     }
 }
 
-fn out(output: &Output) -> String {
+pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn err(output: &Output) -> String {
+pub fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

@@ -27,6 +27,7 @@ use pve_imds_backends::resolver::Resolver;
 use pve_imds_model::fault::{Fault, Outcome};
 use pve_imds_model::request::{Caller, Emulation, Endpoint, Link, UnknownCaller};
 use pve_imds_model::site::Site;
+use pve_imds_model::vendor::Files;
 use pve_imds_model::vm::Vm;
 use tower::Service;
 
@@ -59,6 +60,8 @@ pub struct Settings {
     pub resolver: Resolver,
     /// Which pool a VM is in. Without one none is in any.
     pub inventory: Option<Arc<Inventory>>,
+    /// The node's files of vendor data.
+    pub vendor: Arc<Files>,
     /// What guests have said about themselves.
     pub passwords: Passwords,
 }
@@ -71,6 +74,7 @@ impl Default for Settings {
             node: "localhost".to_owned(),
             resolver: Resolver::default(),
             inventory: None,
+            vendor: Arc::default(),
             passwords: Passwords::default(),
         }
     }
@@ -78,7 +82,7 @@ impl Default for Settings {
 
 impl Settings {
     fn site(&self) -> Site {
-        Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns() }
+        Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns(), vendor: Arc::clone(&self.vendor) }
     }
 
     fn subject<'a>(&'a self, vm: &'a Arc<Vm>, link: Option<&Link>, emulation: Emulation) -> Subject<'a> {
