@@ -20,13 +20,13 @@ pub const SERIAL: &str = "ds=nocloud-net;s=http://169.254.169.254/nocloud/";
 const ADDRESS: &str = "169.254.1.2/16";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Release {
+pub enum Release {
     Debian12,
     Debian13,
 }
 
 impl Release {
-    const BOTH: [Self; 2] = [Self::Debian12, Self::Debian13];
+    pub const BOTH: [Self; 2] = [Self::Debian12, Self::Debian13];
 
     /// Old machines are plugged in as containers are, new ones as QEMU's.
     fn plug(self) -> Plug {
@@ -36,7 +36,7 @@ impl Release {
         }
     }
 
-    fn tree(self) -> PathBuf {
+    pub fn tree(self) -> PathBuf {
         let name = match self {
             Self::Debian12 => "debian12",
             Self::Debian13 => "debian13",
@@ -177,7 +177,8 @@ const STORIES: &[Story] = &[
     Story {
         options: "ciuser: ops\nsshkeys: ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIA%20kim%0A\n\
                   cipassword: $5$salt$Gcm6FsVtF/Qa77ZKD.iwsJlCVPY0XSMgLJL0Hnww/c1\n\
-                  ipconfig0: ip=192.0.2.10/24,gw=192.0.2.1\nnameserver: 192.0.2.53\nsearchdomain: shop.example\n",
+                  ipconfig0: ip=192.0.2.10/24,gw=192.0.2.1,ip6=2001:db8::10/64,gw6=2001:db8::1\n\
+                  nameserver: 192.0.2.53 2001:db8::53\nsearchdomain: shop.example\n",
         made: &[
             ("home/ops/.ssh/authorized_keys", &["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA kim"]),
             ("etc/shadow", &["ops:$5$salt$Gcm6FsVtF/Qa77ZKD.iwsJlCVPY0XSMgLJL0Hnww/c1:…"]),
@@ -191,7 +192,9 @@ const STORIES: &[Story] = &[
                 "Name=eth0",
                 "Address=192.0.2.10/24",
                 "Gateway=192.0.2.1",
-                "DNS=192.0.2.53",
+                "Address=2001:db8::10/64",
+                "Gateway=2001:db8::1",
+                "DNS=192.0.2.53 2001:db8::53",
                 "Domains=shop.example",
             ],
         )],

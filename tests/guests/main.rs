@@ -2,16 +2,19 @@
 //!
 //! Here QEMU boots Debian's kernel with an init of ours (`tests/guest`) and Debian's iPXE, on emulated processors; a boot
 //! takes seconds. [`cloud_init`] is Debian's own, old and new; [`system`] a whole Debian in QEMU; [`talos`] a client that
-//! behaves as Talos. Run one at a time (`--test-threads=1`).
+//! behaves as Talos; [`writers`] what becomes of a network, [`network_data`] of OpenStack's. Run one at a time
+//! (`--test-threads=1`).
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clients live in real time")]
 
 mod cloud_init;
+mod network_data;
 mod system;
 mod talos;
 #[path = "../world/mod.rs"]
 mod world;
+mod writers;
 
 use std::sync::atomic::Ordering;
 

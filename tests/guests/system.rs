@@ -1,8 +1,8 @@
 //! A whole Debian, booted by systemd in QEMU, is set up by the daemon: what a VM's owner sees.
 //!
-//! In come Notes with user data and a network; out comes the machine's own report from its serial console. Nothing in it
-//! knows of tests but the user data, which has it report and switch itself off. It finds its seed by the SMBIOS serial number
-//! that README has set, over an address that it got by DHCP.
+//! In come Notes with user data and Proxmox's option for the network; out comes the machine's own report from its serial
+//! console. Nothing in it knows of tests but the user data, which has it report and switch itself off. It finds its seed by
+//! the SMBIOS serial number that README has set, over an address that it got by DHCP.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -11,8 +11,8 @@ use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
 use crate::cloud_init::SERIAL;
+use crate::world::Node;
 use crate::world::machine::{boot_system, file, tap};
-use crate::world::{Guest, Node};
 
 /// A DHCP server on the node's bridge, as somebody has on every network.
 struct Dhcp(Child);
@@ -54,12 +54,13 @@ runcmd:
 - - sh
   - -c
   - |
-    for name in hostname written address instance seed; do
+    for name in hostname written address route instance seed; do
       echo "=== $name"
       case $name in
         hostname) hostname ;;
         written) cat /etc/written ;;
-        address) ip -4 -o addr show scope global | awk '{ print $4 }' ;;
+        address) ip -o addr show scope global | awk '{ print $4 }' ;;
+        route) { ip -4 route show default; ip -6 route show default; } | awk '{ print $1, $2, $3 }' ;;
         instance) cat /var/lib/cloud/data/instance-id ;;
         seed) cat /sys/class/dmi/id/product_serial ;;
       esac
@@ -76,12 +77,10 @@ fn a_debian_with_systemd_is_set_up() {
         "README's serial number"
     );
     let mut node = Node::new();
-    let mac = Guest::mac(101);
-    let notes = format!(
-        "<!--#user-data\n{USER_DATA}-->\n<!--#network-config\nversion: 2\nethernets:\n  lan:\n    \
-         match: {{macaddress: \"{mac}\"}}\n    addresses: [10.9.9.77/24]\n-->\n"
-    );
-    node.tree.put(101, &sample_config(VmId::new(101).unwrap(), &notes)).unwrap();
+    let notes = format!("<!--#user-data\n{USER_DATA}-->\n");
+    // One gateway is a neighbour, the other one is outside its address's prefix.
+    let network = "ipconfig0: ip=10.9.9.77/24,gw=10.9.9.1,ip6=2001:db8:9::77/128,gw6=2001:db8:f::1\n";
+    node.tree.put(101, &(sample_config(VmId::new(101).unwrap(), &notes) + network)).unwrap();
     let _dhcp = Dhcp::start(&node);
     node.start();
     tap(&node, "tap101i0", 1);
@@ -89,8 +88,9 @@ fn a_debian_with_systemd_is_set_up() {
     for (name, expected) in [
         ("hostname", "of-the-notes\n"),
         ("written", "by its user data\n"),
-        // The network of the Notes, in this boot already, and not the lease any more.
-        ("address", "10.9.9.77/24\n"),
+        // The network of the option, in this boot already, and not the lease any more.
+        ("address", "10.9.9.77/24\n2001:db8:9::77/128\n"),
+        ("route", "default via 10.9.9.1\ndefault via 2001:db8:f::1\n"),
         ("instance", "00000000-0000-4000-8000-000000000101\n"),
         ("seed", &format!("{SERIAL}\n")),
     ] {

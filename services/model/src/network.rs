@@ -3,14 +3,17 @@
 //! In comes what the Notes hold, which NICs the VM has and what Proxmox's options say of them; out goes always a
 //! document: the block as written when it checks; without a block, what the options say; else DHCPv4 on every NIC.
 
+mod addresses;
 mod check;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
+use self::addresses::{addresses, dhcp};
 pub use self::check::{BadNetwork, NetworkText, check};
+use crate::network_data::Plan;
 use crate::notes::BlockError;
 use crate::site::Site;
 use crate::vm::{Nic, Vm};
@@ -33,19 +36,31 @@ pub enum Source {
 /// and cannot be matched: it is left out. No interface is renamed.
 #[must_use]
 pub fn dhcp_default(nets: &[Nic]) -> String {
+    write(&dhcp_document(nets))
+}
+
+/// The same as a plan.
+pub(crate) fn dhcp_plan(nets: &[Nic]) -> Plan {
+    Plan::of(&dhcp_document(nets))
+}
+
+fn dhcp_document(nets: &[Nic]) -> Value {
     document(nets, |_| dhcp())
 }
 
 /// `ipconfigN` for the NICs that have one and DHCPv4 for the others (version 2), with the VM's name servers, or with the
-/// node's where addresses are fixed and nobody else could tell them.
-fn from_options(vm: &Vm, site: &Site) -> String {
+/// node's where addresses are fixed and nobody else could tell them. A server that Proxmox has by its name is left out:
+/// who could ask for it? Talos and netplan refuse the whole document for one.
+fn from_options(vm: &Vm, site: &Site) -> Value {
     let options = &vm.cloudinit;
+    let is_address = |server: &&String| server.parse::<IpAddr>().is_ok();
+    let asked: Vec<_> = options.nameserver.iter().filter(is_address).cloned().collect();
     document(&vm.nets, |nic| {
         let mut ethernet = options.ipconfig.get(&nic.index).map_or_else(dhcp, addresses);
         let fixed = ethernet.contains_key("addresses");
         let or_node =
             |own: &[String], node: &[String]| if own.is_empty() && fixed { node.to_vec() } else { own.to_vec() };
-        let servers = or_node(&options.nameserver, &site.dns.servers);
+        let servers = or_node(&asked, &site.dns.servers);
         let search = or_node(&options.searchdomain, &site.dns.search);
         let lists = [("addresses", servers), ("search", search)].into_iter().filter(|(_, list)| !list.is_empty());
         let lists: Map<String, Value> = lists.map(|(key, list)| (key.to_owned(), json!(list))).collect();
@@ -56,7 +71,7 @@ fn from_options(vm: &Vm, site: &Site) -> String {
     })
 }
 
-fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> String {
+fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> Value {
     let ethernet = |nic: &Nic| {
         let mac = nic.mac.as_ref()?.to_ascii_lowercase();
         let mut ethernet = Map::from_iter([("match".to_owned(), json!({"macaddress": mac}))]);
@@ -64,56 +79,44 @@ fn document(nets: &[Nic], of: impl Fn(&Nic) -> Map<String, Value>) -> String {
         Some((format!("net{}", nic.index), Value::Object(ethernet)))
     };
     let ethernets: Map<String, Value> = nets.iter().filter_map(ethernet).collect();
+    json!({"version": 2, "ethernets": ethernets})
+}
+
+fn write(document: &Value) -> String {
     // Values built here are JSON already, so writing them cannot fail.
-    yaml::write(&json!({"version": 2, "ethernets": ethernets})).unwrap_or_default()
-}
-
-fn dhcp() -> Map<String, Value> {
-    Map::from_iter([("dhcp4".to_owned(), json!(true))])
-}
-
-/// What `ipconfigN` says. Without an address of either family it says DHCP for both. A gateway beside DHCP, which Proxmox
-/// refuses when a VM is started, says nothing.
-fn addresses(ipconfig: &BTreeMap<String, String>) -> Map<String, Value> {
-    let field = |name: &str| ipconfig.get(name).map(String::as_str);
-    let mut ethernet = Map::new();
-    let mut say = |key: &str, value: Value| ethernet.insert(key.to_owned(), value);
-    let (mut fixed, mut routes) = (Vec::new(), Vec::new());
-    let families = [(field("ip"), field("gw"), "dhcp4", "0.0.0.0/0"), (field("ip6"), field("gw6"), "dhcp6", "::/0")];
-    let neither = field("ip").is_none() && field("ip6").is_none();
-    for (address, gateway, dhcp, everywhere) in families {
-        match address {
-            None if neither => _ = say(dhcp, json!(true)),
-            None | Some("manual") => {}
-            Some("dhcp") => _ = say(dhcp, json!(true)),
-            Some("auto") => _ = say("accept-ra", json!(true)),
-            Some(cidr) => {
-                fixed.push(cidr);
-                routes.extend(gateway.map(|via| json!({"to": everywhere, "via": via})));
-            }
-        }
-    }
-    if !fixed.is_empty() {
-        say("addresses", json!(fixed));
-    }
-    if !routes.is_empty() {
-        say("routes", json!(routes));
-    }
-    ethernet
+    yaml::write(document).unwrap_or_default()
 }
 
 /// What the guest is given, and why.
 #[must_use]
 pub fn network_config<'v>(vm: &'v Vm, site: &Site) -> (Cow<'v, [u8]>, Source) {
+    match decide(vm, site) {
+        (Given::Block(block), source) => (Cow::Borrowed(block.as_bytes()), source),
+        (Given::Made(document), source) => (Cow::Owned(write(&document).into_bytes()), source),
+    }
+}
+
+/// What the guest is given, as a plan.
+pub(crate) fn plan<'v>(vm: &'v Vm, site: &Site) -> Cow<'v, Plan> {
+    match decide(vm, site).0 {
+        Given::Block(block) => Cow::Borrowed(block.plan()),
+        Given::Made(document) => Cow::Owned(Plan::of(&document)),
+    }
+}
+
+enum Given<'v> {
+    Block(&'v NetworkText),
+    Made(Value),
+}
+
+fn decide<'v>(vm: &'v Vm, site: &Site) -> (Given<'v>, Source) {
     let source = match &vm.notes.network_config {
-        Some(Ok(text)) => return (Cow::Borrowed(text.as_bytes()), Source::Notes),
+        Some(Ok(text)) => return (Given::Block(text), Source::Notes),
         Some(Err(error)) => Source::DhcpInstead(error.clone()),
-        None if site.cloudinit && shapes_network(vm) => {
-            return (Cow::Owned(from_options(vm, site).into_bytes()), Source::Options);
-        }
+        None if site.cloudinit && shapes_network(vm) => return (Given::Made(from_options(vm, site)), Source::Options),
         None => Source::Dhcp,
     };
-    (Cow::Owned(dhcp_default(&vm.nets).into_bytes()), source)
+    (Given::Made(dhcp_document(&vm.nets)), source)
 }
 
 /// Whether the options say anything that plain DHCP does not.
@@ -184,17 +187,13 @@ ethernets:
         let dhcp = json!({"dhcp4": true});
         let node_dns = json!({"addresses": ["192.0.2.53"], "search": ["node.example"]});
         for (options, net0, net1) in [
-            ("ipconfig0: ip=dhcp", json!({"dhcp4": true}), dhcp.clone()),
-            ("ipconfig0: ip6=dhcp", json!({"dhcp6": true}), dhcp.clone()),
             ("ipconfig0: ip6=auto", json!({"accept-ra": true}), dhcp.clone()),
-            ("ipconfig0: ip=manual", json!({}), dhcp.clone()),
-            ("ipconfig0: ip=dhcp,gw=192.0.2.1", json!({"dhcp4": true}), dhcp.clone()),
-            ("ipconfig0:  ", json!({"dhcp4": true, "dhcp6": true}), dhcp.clone()),
             (
                 "ipconfig0: ip=192.0.2.5/24,gw=192.0.2.1,ip6=2001:db8::5/64,gw6=2001:db8::1",
                 json!({
                     "addresses": ["192.0.2.5/24", "2001:db8::5/64"],
-                    "routes": [{"to": "0.0.0.0/0", "via": "192.0.2.1"}, {"to": "::/0", "via": "2001:db8::1"}],
+                    "gateway4": "192.0.2.1",
+                    "gateway6": "2001:db8::1",
                     "nameservers": node_dns,
                 }),
                 dhcp.clone(),
@@ -206,6 +205,17 @@ ethernets:
                     "addresses": ["192.0.2.5/24"],
                     "nameservers": {"addresses": ["192.0.2.9", "192.0.2.8"], "search": ["a.example"]},
                 }),
+            ),
+            // A name server by its name is none.
+            (
+                "nameserver: 2001:db8::53 ns.example",
+                json!({"dhcp4": true, "nameservers": {"addresses": ["2001:db8::53"]}}),
+                json!({"dhcp4": true, "nameservers": {"addresses": ["2001:db8::53"]}}),
+            ),
+            (
+                "ipconfig0: ip=192.0.2.5/24\nnameserver: ns.example",
+                json!({"addresses": ["192.0.2.5/24"], "nameservers": node_dns}),
+                dhcp.clone(),
             ),
         ] {
             let vm = vm(&format!("{NICS}{options}\n"));

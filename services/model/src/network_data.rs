@@ -1,24 +1,63 @@
 //! Nova's `network_data.json`: the network of a VM as OpenStack says it.
 //!
-//! In comes what the Notes and the options say of the network, and which NICs the VM has; out goes a document with a link
-//! for each of these and for no other: cloud-init gives up on one that the guest does not have.
+//! In comes what NoCloud is given, a block of version 1 or 2 or what the options say, and which NICs the VM has; out go
+//! Nova's document and the fixed addresses, both of the same reading: a [`Plan`] read by [`first`] or [`second`], laid onto
+//! the [`cards`] there are, written by [`nova`]. Refused: a plan for nobody here. A block that cannot be used, or that names
+//! no NIC of this VM, is DHCP on each of them: without a link the guest would have no network at all.
 
-use std::net::IpAddr;
+mod bond;
+mod cards;
+mod first;
+mod nova;
+mod plan;
+mod second;
+#[cfg(test)]
+mod tests;
+mod values;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::cards::{Laid, Made};
+pub(crate) use self::plan::Plan;
+use self::plan::{Cidr, Way};
+use crate::network;
 use crate::site::Site;
 use crate::vm::Vm;
+use crate::yaml;
+
+impl Plan {
+    /// What a text says that was checked to be a network configuration. One that is kept by nobody (with a key that is a
+    /// list, with more than [`yaml::MAX_KEPT`] nodes) says nothing.
+    pub(crate) fn of_text(text: &[u8]) -> Self {
+        yaml::read_last(text).map(|document| Self::of(&document)).unwrap_or_default()
+    }
+
+    /// What a document of either version says.
+    pub(crate) fn of(document: &Value) -> Self {
+        let body = document.get("network").unwrap_or(document);
+        match body["version"].as_u64() {
+            Some(1) => first::read(body),
+            Some(2) => second::read(body),
+            _ => Self::default(),
+        }
+    }
+}
 
 /// The document.
 #[must_use]
-pub fn network_data(vm: &Vm, _site: &Site) -> Value {
-    let nics = vm.nets.iter().filter_map(|nic| Some((format!("net{}", nic.index), nic.mac.as_ref()?)));
-    let links = nics
-        .clone()
-        .map(|(id, mac)| json!({"id": id, "type": "phy", "ethernet_mac_address": mac.to_ascii_lowercase()}));
-    let networks = nics.map(|(id, _)| json!({"id": format!("{id}-dhcp4"), "type": "ipv4_dhcp", "link": id}));
-    json!({"links": links.collect::<Vec<_>>(), "networks": networks.collect::<Vec<_>>(), "services": []})
+pub fn network_data(vm: &Vm, site: &Site) -> Value {
+    with_links(vm, site, nova::document)
+}
+
+/// Does `what` with what is laid of the VM's plan, or of DHCP where that is nothing.
+fn with_links<T>(vm: &Vm, site: &Site, what: impl FnOnce(&Plan, &[Laid<'_>]) -> T) -> T {
+    let plan = network::plan(vm, site);
+    let laid = cards::lay(&plan, &vm.nets);
+    if !laid.is_empty() {
+        return what(&plan, &laid);
+    }
+    let dhcp = network::dhcp_plan(&vm.nets);
+    what(&dhcp, &cards::lay(&dhcp, &vm.nets))
 }
 
 /// The fixed addresses of a NIC, with the length of their prefix, as far as they are known.
@@ -31,33 +70,24 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Those of `net<index>`.
+    /// Those of `net<index>` itself, not of VLANs on it or of a bond that it is in.
     #[must_use]
     pub fn of(vm: &Vm, index: u8, site: &Site) -> Self {
-        let options = vm.cloudinit.ipconfig.get(&index).filter(|_| site.cloudinit && vm.notes.network_config.is_none());
-        let fixed = |key: &str| {
-            let value = options.and_then(|options| options.get(key)).filter(|value| value.contains('/'));
-            value.cloned().into_iter().collect()
-        };
-        Self { ipv4: fixed("ip"), ipv6: fixed("ip6") }
+        with_links(vm, site, |_, laid| {
+            let mut addresses = Self::default();
+            let own = laid.iter().filter(|laid| laid.kind == Made::Card(index)).flat_map(|laid| &laid.link.ways);
+            for way in own {
+                let Way::Fixed(cidr) = way else { continue };
+                let family = if cidr.address.is_ipv4() { &mut addresses.ipv4 } else { &mut addresses.ipv6 };
+                family.push(cidr.to_string());
+            }
+            addresses
+        })
     }
 }
 
 /// The subnet an address with the length of its prefix is in.
 #[must_use]
 pub fn subnet(cidr: &str) -> Option<String> {
-    let (address, length) = cidr.split_once('/')?;
-    let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
-    let network: IpAddr = match address {
-        IpAddr::V4(address) if length <= 32 => {
-            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
-            std::net::Ipv4Addr::from_bits(address.to_bits() & mask).into()
-        }
-        IpAddr::V6(address) if length <= 128 => {
-            let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
-            std::net::Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
-        _ => return None,
-    };
-    Some(format!("{network}/{length}"))
+    cidr.contains('/').then(|| Cidr::parse(cidr, None)).flatten().map(|cidr| cidr.network().to_string())
 }

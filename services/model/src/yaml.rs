@@ -109,6 +109,15 @@ pub fn read_once<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
     read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::Error)
 }
 
+/// Reads one document as the guests' own readers do: where a key stands twice the last one counts, and `<<` brings what it
+/// names.
+///
+/// # Errors
+/// As [`read`], with [`MAX_KEPT`] nodes.
+pub fn read_last<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::LastWins)
+}
+
 fn read_with<T: DeserializeOwned>(
     text: &[u8],
     nodes: usize,
@@ -120,6 +129,7 @@ fn read_with<T: DeserializeOwned>(
     }
     let text = str::from_utf8(text).map_err(|_| nowhere(Kind::NotUtf8))?;
     let passed_over = matches!(duplicates, serde_yaml::DuplicateKeyPolicy::PassThrough);
+    let strict = matches!(duplicates, serde_yaml::DuplicateKeyPolicy::Error);
     let options = serde_yaml::options! {
         budget: serde_yaml::budget! {
             flow_nesting_limit: MAX_DEPTH,
@@ -147,11 +157,11 @@ fn read_with<T: DeserializeOwned>(
             serde_yaml::MergeKeyPolicy::Merge
         },
         // Nobody asks what such values are.
-        ignore_binary_tag_for_string: passed_over,
-        non_finite_float_policy: if passed_over {
-            serde_yaml::NonFiniteFloatPolicy::PassThrough
-        } else {
+        ignore_binary_tag_for_string: !strict,
+        non_finite_float_policy: if strict {
             serde_yaml::NonFiniteFloatPolicy::Reject
+        } else {
+            serde_yaml::NonFiniteFloatPolicy::PassThrough
         },
         with_snippet: false,
     };

@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::network_data::Plan;
 use crate::yaml::{self, YamlError};
 
 /// Why a text is no network configuration.
@@ -24,9 +25,12 @@ pub enum BadNetwork {
     OtherVersion,
 }
 
-/// A text that was checked, byte for byte as it was written.
+/// A text that was checked, byte for byte as it was written, and what it plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkText(Vec<u8>);
+pub struct NetworkText {
+    text: Vec<u8>,
+    plan: Plan,
+}
 
 impl NetworkText {
     /// Keeps `text` if it [`check`]s.
@@ -34,13 +38,20 @@ impl NetworkText {
     /// # Errors
     /// Why it does not.
     pub fn new(text: Vec<u8>) -> Result<Self, BadNetwork> {
-        check(&text).map(|()| Self(text))
+        check(&text)?;
+        let plan = Plan::of_text(&text);
+        Ok(Self { text, plan })
     }
 
     /// The text.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
+    }
+
+    /// What those are given who do not read the text themselves.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
     }
 }
 
