@@ -1,12 +1,13 @@
 //! The daemon: built, run, drained.
 //!
 //! In comes a checked configuration; out comes service until a signal. [`daemon`] has its life, [`session`] the
-//! order in which it begins to serve, [`stack`] what happens to a request, [`guests`] who has a seat, [`admission`] who
+//! order in which it begins to serve, [`stack`] what happens to a request, [`control`] what root may ask, [`guests`] who has a seat, [`admission`] who
 //! has none, [`guard`] the kernel
 //! programs' thread.
 
 pub mod admission;
 pub mod claim;
+pub mod control;
 mod daemon;
 pub mod guard;
 pub mod guests;
@@ -51,14 +52,15 @@ pub fn inventory(checked: &Checked) -> backend::Settings {
 
 /// The router of this configuration.
 #[must_use]
-pub fn router(checked: &Checked, inventory: &Arc<Inventory>) -> Router {
+pub fn router(checked: &Checked, inventory: &Arc<Inventory>, passwords: &Passwords) -> Router {
     Router::new(Settings {
         nocloud_enabled: checked.nocloud_enabled,
         cloudinit_enabled: checked.cloudinit_enabled,
         node: checked.node_name.clone(),
         resolver: inventory.resolver().clone(),
         inventory: Some(Arc::clone(inventory)),
-        passwords: Passwords::default(),
+        vendor: Arc::clone(&checked.vendor),
+        passwords: passwords.clone(),
     })
 }
 
@@ -69,7 +71,7 @@ pub fn rules(checked: &Checked) -> Rules {
     Rules { guard, ..Rules::default() }
 }
 
-/// Serves what `router` makes of the configuration and the inventory to every guest until `stop`.
+/// Serves what `router` makes of the configuration, the inventory and what guests say to every guest until `stop`.
 ///
 /// # Errors
 /// The daemon cannot start.
@@ -77,11 +79,12 @@ pub async fn serve<R: Answers>(
     checked: Checked,
     metrics: Metrics,
     rules: Rules,
-    router: impl FnOnce(&Checked, &Arc<Inventory>) -> R,
+    router: impl FnOnce(&Checked, &Arc<Inventory>, &Passwords) -> R,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(&checked, rules, router).await?;
     daemon.open_management(&checked, metrics).await;
+    daemon.open_control();
     daemon.announce(&checked);
     let outcome = daemon.run(stop).await;
     daemon.drain().await;

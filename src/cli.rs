@@ -43,6 +43,8 @@ pub enum Command {
     View(View),
     /// Print a VM's configuration as it is understood, as JSON
     Inspect(Inspect),
+    /// Print what a guest has said of its administrator's password; the daemon that serves here is asked
+    Password(Password),
     /// List guest interfaces: whose they are and whether they are guarded
     Taps(Taps),
     /// The kernel programs that keep everyone else from speaking as the metadata address
@@ -84,6 +86,13 @@ pub struct Inspect {
     /// A VMID, looked up under pve_dir, or a file ("-": standard input)
     #[arg(value_name = "FILE|VMID")]
     pub what: String,
+}
+
+/// `password`
+#[derive(Debug, clap::Args)]
+pub struct Password {
+    /// Which VM, by its VMID
+    pub vmid: String,
 }
 
 /// `taps`

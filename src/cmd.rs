@@ -3,6 +3,7 @@
 mod config;
 mod guard;
 mod inspect;
+mod password;
 mod rights;
 mod serve;
 mod sources;
@@ -46,6 +47,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Show) => config::show(&load()?),
         Command::View(view) => view::run(&load()?.checked, &view),
         Command::Inspect(inspect) => inspect::run(load(), &inspect),
+        Command::Password(password) => password::run(vmid(&password.vmid)?),
         Command::Taps(taps) => taps::run(&load()?.checked, &holder()?, &taps),
         Command::Guard(GuardCommand::Attach { config, .. }) if cli.config.is_some() || config.is_some() => {
             let instead = "leave --config out, and say --pin-dir and --accept-kinds where they are not the usual ones";

@@ -1,4 +1,4 @@
-//! The configuration: read once, at start, from a file and the environment.
+//! The configuration: read once, at start, from a file and the environment, and with it the files of vendor data.
 //!
 //! In come a path and the environment; out comes a [`Checked`] or a [`ConfigError`] that names the file, the key and
 //! the mend. Nothing else in the product reads either.
@@ -7,6 +7,7 @@ mod check;
 mod layers;
 mod schema;
 mod shapes;
+mod vendor;
 mod words;
 
 use std::ffi::OsStr;
@@ -101,6 +102,13 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
     let layers = layers.environment(variables).map_err(ConfigError::Environment)?;
     let config = layers.config().map_err(|error| ConfigError::File { path: path.clone(), wrong: vec![error] })?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let checked = check::check(&layers, &config, host.trim()).map_err(ConfigError::Values)?;
+    let vendor = vendor::read(&config.vendor_data.dir, layers.is_default("vendor_data.dir"));
+    let checked = match (check::check(&layers, &config, host.trim()), vendor) {
+        (Ok(checked), Ok(vendor)) => Checked { vendor: vendor.into(), ..checked },
+        (checked, vendor) => {
+            let wrong = [checked.err(), vendor.err()];
+            return Err(ConfigError::Values(wrong.into_iter().flatten().flatten().collect()));
+        }
+    };
     Ok(Loaded { checked, layers, file: bytes.map(|_| path) })
 }

@@ -3,7 +3,8 @@
 //! A file for each namespace, `/run/pve-imds/net-<inode>`, locked by the daemon for as long as it lives, in whatever way
 //! it dies. So it is two things. To hold it is the right to serve here, which the lock of the pins alone cannot give: two
 //! daemons may have been told of two directories, and would take each guest from one another. To read it is how a command
-//! learns which directory it is, whatever environment it was started in.
+//! learns which directory it is, whatever environment it was started in. Beside it stands the daemon's socket
+//! ([`control`](super::control)), `net-<inode>.sock`.
 //!
 //! In comes nothing but what the daemon says of itself; out goes that, to root. Refused is everyone else: who may open a
 //! file may lock it.
@@ -20,6 +21,9 @@ const DIR: &str = "/run/pve-imds";
 
 /// In front of the namespace's inode.
 const PREFIX: &str = "net-";
+
+/// Behind it, for the socket.
+const SOCKET: &str = "sock";
 
 /// The longest claim that is read: many times what a path and a few words take.
 const LONGEST: u64 = 16 * 1024;
@@ -154,6 +158,13 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// Where whoever holds it is asked.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.path.with_extension(SOCKET)
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         // A file that stays is no claim without its lock.
@@ -167,6 +178,11 @@ fn path(dir: &Path) -> io::Result<PathBuf> {
     Ok(dir.join(format!("{PREFIX}{inode}")))
 }
 
+/// Where the daemon of the calling thread's network namespace is asked.
+pub(super) fn socket() -> io::Result<PathBuf> {
+    Ok(path(Path::new(DIR))?.with_extension(SOCKET))
+}
+
 /// Removes what daemons that were killed have left of namespaces that may not come back.
 fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -174,11 +190,12 @@ fn sweep(dir: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // Ours is locked too.
+        // Ours is locked too. A socket cannot be opened, and goes with its claim.
         if let Ok(file) = File::open(&path)
             && file.try_lock().is_ok()
             && is_at(&file, &path)
         {
+            let _ = fs::remove_file(path.with_extension(SOCKET));
             let _ = fs::remove_file(&path);
         }
     }
@@ -204,6 +221,8 @@ fn read(file: &File) -> Option<Says> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     fn says(pid: u32) -> Says {
@@ -237,10 +256,13 @@ mod tests {
             write(&File::create(path).unwrap(), &longer).unwrap();
         }
         fs::write(dir.path().join("bpf.lock"), "").unwrap();
+        let sockets = [&ours, &other].map(|path| path.with_extension(SOCKET));
+        let _listeners = sockets.each_ref().map(|path| UnixListener::bind(path).unwrap());
         assert_eq!(Holder::of(&ours).unwrap(), Holder::Nobody);
         let _claim = Claim::take_at(&ours, &says(7)).unwrap();
         assert_eq!(Holder::of(&ours).unwrap().says(), Some(&says(7)), "of the longer line nothing is left");
         sweep(dir.path());
+        assert!(sockets[0].exists() && !sockets[1].exists());
         assert!(ours.exists() && !other.exists() && dir.path().join("bpf.lock").exists());
     }
 

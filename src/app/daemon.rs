@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics::{counter, describe_counter};
+use pve_imds_datasources::Passwords;
 use pve_imds_datasources::backends::pve::{Inventory, Watcher};
 use pve_imds_model::chain;
 use pve_imds_observability::Metrics;
@@ -20,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::admission::Admission;
 use super::claim::{Claim, Refused, Says};
+use super::control::{Control, Known};
 use super::guests::Accept;
 use super::health::Health;
 use super::session::{Base, Broken, Session};
@@ -47,8 +49,11 @@ pub(super) struct Daemon<R> {
     changes: watch::Receiver<u64>,
     /// Ends with us.
     watcher: Watcher,
+    known: Known,
+    /// `None`: it could not be had. Goes before the claim it stands beside.
+    control: Option<Control>,
     /// Held for as long as we serve.
-    _claim: Claim,
+    claim: Claim,
 }
 
 impl<R: Answers> Daemon<R> {
@@ -56,7 +61,7 @@ impl<R: Answers> Daemon<R> {
     pub(super) async fn start(
         checked: &Checked,
         rules: Rules,
-        router: impl FnOnce(&Checked, &Arc<Inventory>) -> R,
+        router: impl FnOnce(&Checked, &Arc<Inventory>, &Passwords) -> R,
     ) -> anyhow::Result<Self> {
         let pins = Pins::open(&checked.pin_dir)?;
         let (lock, claim) = take_right(&pins, checked).await?;
@@ -67,12 +72,13 @@ impl<R: Answers> Daemon<R> {
         let changes = admission.changes();
         let links = Links::open().await.context("cannot list network interfaces")?;
         passed(Step::LinksListed);
+        let known = Known { inventory: inventory.clone(), passwords: Passwords::default() };
         let mut base = Base {
             device_prefix: checked.device_prefix.clone(),
             accept: Accept { kinds: checked.accept_kinds.clone() },
             admission,
             bucket: rules.bucket,
-            router: router(checked, &inventory),
+            router: router(checked, &inventory, &known.passwords),
             node: Node::new(inventory, rules, checked.emulation),
             pins,
             lock,
@@ -81,7 +87,7 @@ impl<R: Answers> Daemon<R> {
         };
         let session = Session::open(&mut base).await?;
         let health = watch::Sender::new(Health::of(&session, &base.admission));
-        Ok(Self { base, session: Some(session), health, changes, watcher, _claim: claim })
+        Ok(Self { base, session: Some(session), health, changes, watcher, known, control: None, claim })
     }
 
     /// Opens the node's side, if the configuration has one. Whoever waits for us to be ready finds it open, unless it
@@ -97,6 +103,14 @@ impl<R: Answers> Daemon<R> {
         match management::bind(address).await {
             Ok(listener) => drop(tokio::spawn(open(listener))),
             Err(refused) => drop(tokio::spawn(async { open(refused.insist().await).await })),
+        }
+    }
+
+    /// Opens what root asks on. Guests are served without it.
+    pub(super) fn open_control(&mut self) {
+        match Control::open(&self.claim, self.known.clone()) {
+            Ok(control) => self.control = Some(control),
+            Err(error) => tracing::error!(%error, "cannot listen beside the claim; `pve-imds password` hears nothing"),
         }
     }
 

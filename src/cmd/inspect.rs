@@ -35,7 +35,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
-        let mut ours = ours(&record.vm, &site(&checked, &inventory));
+        let mut ours = ours(&record.vm, record.pool.as_ref(), &site(&checked, &inventory));
         ours["owner"] = json!(&*record.owner);
         ours["pool"] = json!(record.pool);
         ours["stale"] = json!(record.stale);
@@ -61,7 +61,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
     if number.is_none() {
         json["vmid"] = Value::Null;
     }
-    let ours = ours(&parsed.vm, &Site::default());
+    let ours = ours(&parsed.vm, None, &Site::default());
     print(json, &Digest::of(&bytes), ours, &warnings(&name, &parsed.warnings, &parsed.vm))
 }
 

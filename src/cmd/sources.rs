@@ -1,13 +1,16 @@
 //! Where a VM's answers come from, as `view --sources`, `inspect` and `taps` say it.
 
 use std::io::{Write, stdout};
+use std::sync::Arc;
 
 use pve_imds_datasources::backends::pve::{Inventory, Record};
 use pve_imds_model::exclude::Rule;
 use pve_imds_model::notes::BlockError;
 use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
+use pve_imds_model::pools::PoolId;
 use pve_imds_model::site::Site;
 use pve_imds_model::sources::{Origin, Source, origins};
+use pve_imds_model::vendor::File;
 use pve_imds_model::vm::Vm;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +18,7 @@ use crate::config::Checked;
 
 /// What this node adds to its VMs' answers.
 pub(super) fn site(checked: &Checked, inventory: &Inventory) -> Site {
-    Site { cloudinit: checked.cloudinit_enabled, dns: inventory.resolver().dns() }
+    Site { cloudinit: checked.cloudinit_enabled, dns: inventory.resolver().dns(), vendor: Arc::clone(&checked.vendor) }
 }
 
 /// `view --sources`: one line for each answer, one for the node's own decision.
@@ -24,9 +27,10 @@ pub(super) fn print(record: &Record, site: &Site, rule: Option<&Rule>) -> anyhow
     writeln!(out, "{:<16} {:<8} DETAIL", "ANSWER", "FROM")?;
     let mut row =
         |what: &str, from: &str, detail: &str| writeln!(out, "{}", format!("{what:<16} {from:<8} {detail}").trim_end());
-    for Origin { what, source, broken } in origins(&record.vm, site) {
+    for Origin { what, source, broken } in origins(&record.vm, record.pool.as_ref(), site) {
         let detail = match (what, broken, source, &record.vm.notes.policy) {
             (_, Some(error), ..) => format!("the block is broken: {error}"),
+            (_, None, Source::Node | Source::Both, _) => files(&record.vm, record.pool.as_ref(), site).join(", "),
             ("imds", None, _, block) => policy(block.as_ref()),
             (_, None, Source::Refused, Some(Err(_))) => "the policy is broken".to_owned(),
             (_, None, Source::Refused, Some(Ok(Policy { enabled: false, .. }))) => {
@@ -42,6 +46,11 @@ pub(super) fn print(record: &Record, site: &Site, rule: Option<&Rule>) -> anyhow
         None => row("guests.exclude", "node", "not excluded")?,
     }
     Ok(())
+}
+
+/// The node's files of vendor data that choose this VM.
+fn files<'a>(vm: &'a Vm, pool: Option<&'a PoolId>, site: &'a Site) -> Vec<&'a str> {
+    site.vendor.of(vm, pool).map(File::name).collect()
 }
 
 /// Every key of the policy that says something else than the default.
@@ -60,15 +69,17 @@ fn policy(block: Option<&Result<Policy, BlockError>>) -> String {
 }
 
 /// The part of `inspect` and `taps --json` that is ours.
-pub(super) fn ours(vm: &Vm, site: &Site) -> Value {
-    let sources: Map<String, Value> =
-        origins(vm, site).into_iter().map(|origin| (origin.what.to_owned(), json!(origin.source.word()))).collect();
+pub(super) fn ours(vm: &Vm, pool: Option<&PoolId>, site: &Site) -> Value {
+    let sources: Map<String, Value> = origins(vm, pool, site)
+        .into_iter()
+        .map(|origin| (origin.what.to_owned(), json!(origin.source.word())))
+        .collect();
     let policy = match &vm.notes.policy {
         Some(Err(_)) => Value::Null,
         Some(Ok(policy)) => shown(policy),
         None => shown(&Policy::default()),
     };
-    json!({"sources": sources, "policy": policy})
+    json!({"sources": sources, "vendor_files": files(vm, pool, site), "policy": policy})
 }
 
 fn shown(policy: &Policy) -> Value {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pve_imds_model::chain;
 use pve_imds_model::exclude::Rule;
+use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::{Directory, Link, UnknownCaller};
 use pve_imds_model::site::Site;
 use pve_imds_model::sources::origins;
@@ -30,6 +31,7 @@ struct Row {
     guard: Guard,
     excluded: Option<Rule>,
     vm: Result<Arc<Vm>, UnknownCaller>,
+    pool: Option<PoolId>,
     warnings: usize,
 }
 
@@ -56,9 +58,11 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
         }
         let link = Link { tap, index: interface.index, since: 0 };
         let vm = inventory.find(link);
-        let warnings = inventory.vm(tap.vmid).map_or(0, |record| record.warnings.len() + record.vm.notes.remarks.len());
+        let record = inventory.vm(tap.vmid);
+        let warnings = record.as_ref().map_or(0, |record| record.warnings.len() + record.vm.notes.remarks.len());
+        let pool = record.and_then(|record| record.pool);
         let guard = Guard::of(interface.index, &guards);
-        rows.push(Row { interface, tap, guard, excluded: admission.rule(link), vm, warnings });
+        rows.push(Row { interface, tap, guard, excluded: admission.rule(link), vm, pool, warnings });
     }
     if let Err(error) = &guards {
         writeln!(stderr(), "whether they are guarded is unknown: {}", chain(error))?;
@@ -105,7 +109,7 @@ impl Row {
             "excluded": self.excluded.as_ref().map(ToString::to_string),
             "problem": self.vm.as_ref().err().map(ToString::to_string), "warnings": self.warnings,
         });
-        json["imds"] = self.vm.as_ref().map_or(Value::Null, |vm| sources::ours(vm, site));
+        json["imds"] = self.vm.as_ref().map_or(Value::Null, |vm| sources::ours(vm, self.pool.as_ref(), site));
         json
     }
 
@@ -131,7 +135,7 @@ impl Row {
 
     fn sources(&self, site: &Site) -> (&'static str, &'static str) {
         self.vm.as_ref().map_or(("-", "-"), |vm| {
-            let [user_data, _, network, _] = origins(vm, site);
+            let [user_data, _, network, _] = origins(vm, self.pool.as_ref(), site);
             (user_data.source.word(), network.source.word())
         })
     }

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, bail};
 use http::Request;
 use http_body_util::BodyExt;
+use pve_imds_datasources::Passwords;
 use pve_imds_middleware::empty;
 use pve_imds_model::conf::{Reason, Warning};
 use pve_imds_model::fault::Outcome;
@@ -61,7 +62,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         )?;
     }
     let unknown = inventory.find(link).err();
-    let router = app::router(checked, &inventory);
+    let router = app::router(checked, &inventory, &Passwords::default());
     let node = Node::new(inventory, app::rules(checked), checked.emulation);
     // As the NIC itself would ask, where a policy wants to know.
     let mac = record.vm.nic(nic).and_then(Nic::address).unwrap_or_default();

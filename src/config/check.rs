@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pve_imds_datasources::backends::pve::{self as backend, Look};
 use pve_imds_model::chain;
 use pve_imds_model::exclude::{Bridge, Exclude, Tag};
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
+use pve_imds_model::vendor::Files;
 use pve_imds_model::vm::VmId;
 use pve_imds_observability::{Format, LEVELS, LevelError, check_endpoint, check_level};
 
@@ -49,6 +51,8 @@ pub struct Checked {
     pub nocloud_enabled: bool,
     /// Proxmox's own cloud-init options are heeded.
     pub cloudinit_enabled: bool,
+    /// The node's files of vendor data, as they were at start.
+    pub vendor: Arc<Files>,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
 }
@@ -154,6 +158,8 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         accept_kinds,
         nocloud_enabled: config.nocloud.enabled,
         cloudinit_enabled: config.cloudinit.enabled,
+        // Whoever opens files puts them here.
+        vendor: Arc::default(),
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
 }

@@ -44,6 +44,8 @@ sections! {
         datapath: Datapath = Datapath::default(),
         /// See [`Nocloud`].
         nocloud: Nocloud = Nocloud::default(),
+        /// See [`VendorData`].
+        vendor_data: VendorData = VendorData::default(),
         /// See [`Secrets`].
         secrets: Secrets = Secrets::default(),
         /// See [`Pxe`].
@@ -108,6 +110,12 @@ sections! {
     Nocloud {
         /// Serve it.
         enabled: bool = true,
+    }
+
+    /// Vendor data of the node's own.
+    VendorData {
+        /// Directory of files, each of which says whom it is for; empty: none.
+        dir: String = "/etc/pve-imds/vendor-data.d".into(),
     }
 
     /// Templated user data.

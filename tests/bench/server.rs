@@ -30,6 +30,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pve_imds::app::stack::{Answers, Node, Rules, adopt, stack};
 use pve_imds::{app, config};
+use pve_imds_datasources::Passwords;
 use pve_imds_datasources::backends::pve::Inventory;
 use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_middleware::limits::Allowance;
@@ -83,14 +84,14 @@ fn guest(file: &str) {
 fn sink(file: &str) {
     let (checked, receivers) = prepare(file);
     let guard = GuardSettings { body_limit: 64 << 20, ..GuardSettings::default() };
-    serve(checked, &receivers, Rules { guard, allowance: LIFTED, bucket: OPEN }, |_, _| tower::service_fn(swallow));
+    serve(checked, &receivers, Rules { guard, allowance: LIFTED, bucket: OPEN }, |_, _, _| tower::service_fn(swallow));
 }
 
 fn serve<R: Answers>(
     checked: config::Checked,
     receivers: &Receivers,
     rules: Rules,
-    router: impl FnOnce(&config::Checked, &Arc<Inventory>) -> R,
+    router: impl FnOnce(&config::Checked, &Arc<Inventory>, &Passwords) -> R,
 ) {
     let metrics = receivers.metrics().clone();
     runtime().block_on(app::serve(checked, metrics, rules, router, std::future::pending())).unwrap();
@@ -102,7 +103,7 @@ fn tcp(file: &str, interface: &str) {
     let link = Link { tap: TapName::parse(interface).unwrap(), index: 1, since: 0 };
     runtime().block_on(async {
         let (inventory, _watcher) = Inventory::open(app::inventory(&checked)).unwrap();
-        let router = app::router(&checked, &inventory);
+        let router = app::router(&checked, &inventory, &Passwords::default());
         let node = Node::new(inventory, Rules { allowance: LIFTED, ..app::rules(&checked) }, checked.emulation);
         let service = ServiceBuilder::new().map_request(adopt).service(stack(&node, link, router));
         let listener = TcpListener::bind(SocketAddr::from(([169, 254, 169, 254], 80))).await.unwrap();

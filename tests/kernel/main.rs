@@ -20,6 +20,7 @@ mod floods;
 mod guard;
 mod kills;
 mod links;
+mod password;
 mod pins;
 mod policy;
 mod pve;

@@ -7,7 +7,7 @@ use pve_imds_datasources::backends::testing::{PveTree, sample_config};
 use pve_imds_model::vm::VmId;
 
 /// Runs the product with this configuration and nothing of ours in the environment.
-fn product(config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+pub fn product(config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let file = Scratch::new("config.yaml", config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_pve-imds"));
     command.env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
@@ -43,11 +43,11 @@ impl Drop for Scratch {
     }
 }
 
-fn out(output: &Output) -> String {
+pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn err(output: &Output) -> String {
+pub fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -67,6 +67,10 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
         ("", &["view", "100", "/a b"], "/a b"),
         ("", &["view", "100", "--nic", "net0"], "net0"),
         ("", &["inspect", "99"], "99 is no VMID"),
+        ("", &["password"], "VMID"),
+        ("", &["password", "99"], "99 is no VMID"),
+        ("vendor_data: {dir: /nonexistent}", &["config", "check"], "vendor_data.dir: cannot read /nonexistent"),
+        ("emulate: x\nvendor_data: {dir: /nonexistent}", &["serve"], "emulate must be"),
         ("", &["guard", "attach", "tap101i0"], "guard attach reads no configuration: leave --config out"),
         ("", &["guard", "attach", "--all"], "guard attach reads no configuration: leave --config out"),
         ("", &["guard", "status", "--pin-dir", "bpf"], "absolute"),

@@ -12,3 +12,4 @@ mod properties;
 mod stack;
 mod support;
 mod transport;
+mod vendor;

@@ -352,7 +352,9 @@ impl Drop for Node {
         }
         // The claim of a daemon that was killed, and its directory unless somebody else has something there.
         let claim = format!("net-$(stat -Lc %i /run/netns/{})", self.namespace.name());
-        sh(&format!("umount {RUN}/bpf; rm -rf {RUN}; rm -f /run/pve-imds/{claim}; rmdir /run/pve-imds"));
+        sh(&format!(
+            "umount {RUN}/bpf; rm -rf {RUN}; rm -f /run/pve-imds/{claim} /run/pve-imds/{claim}.sock; rmdir /run/pve-imds"
+        ));
     }
 }
 

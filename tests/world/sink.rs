@@ -43,7 +43,7 @@ impl Sink {
             let service = tower::service_fn(move |request| swallow(request, counter.clone()));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let stop = async { drop(stopped.await) };
-            runtime.block_on(app::serve(checked, metrics, rules, |_, _| service, stop)).unwrap();
+            runtime.block_on(app::serve(checked, metrics, rules, |_, _, _| service, stop)).unwrap();
         });
         until("the sink is healthy", || node.management("/healthz"));
         Self { stop: Some(stop), thread: Some(thread), taken }

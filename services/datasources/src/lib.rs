@@ -27,6 +27,7 @@ use pve_imds_backends::resolver::Resolver;
 use pve_imds_model::fault::{Fault, Outcome};
 use pve_imds_model::request::{Caller, Emulation, Endpoint, Link, UnknownCaller};
 use pve_imds_model::site::Site;
+use pve_imds_model::vendor::Files;
 use pve_imds_model::vm::Vm;
 use tower::Service;
 
@@ -59,6 +60,8 @@ pub struct Settings {
     pub resolver: Resolver,
     /// Which pool a VM is in. Without one none is in any.
     pub inventory: Option<Arc<Inventory>>,
+    /// The node's files of vendor data.
+    pub vendor: Arc<Files>,
     /// What guests have said about themselves.
     pub passwords: Passwords,
 }
@@ -71,6 +74,7 @@ impl Default for Settings {
             node: "localhost".to_owned(),
             resolver: Resolver::default(),
             inventory: None,
+            vendor: Arc::default(),
             passwords: Passwords::default(),
         }
     }
@@ -78,7 +82,7 @@ impl Default for Settings {
 
 impl Settings {
     fn site(&self) -> Site {
-        Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns() }
+        Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns(), vendor: Arc::clone(&self.vendor) }
     }
 
     fn subject<'a>(&'a self, vm: &'a Arc<Vm>, link: Option<&Link>, emulation: Emulation) -> Subject<'a> {
@@ -145,7 +149,7 @@ impl Router {
             E::NocloudVendorData => nocloud::serve(nocloud::File::VendorData, &subject)?,
             E::NocloudNetworkConfig => nocloud::serve(nocloud::File::NetworkConfig, &subject)?,
             E::OpenstackPassword => {
-                let said = self.settings.passwords.get(&vm.instance_id());
+                let said = self.settings.passwords.get(vm);
                 Reply::new(Kind::Text, said.map(|password| password.bytes()).unwrap_or_default())
             }
             E::OpenstackIndex
@@ -188,7 +192,7 @@ impl Router {
         let body = Limited::new(request.into_body(), MAX_PASSWORD);
         let body = body.collect().await.map_err(|error| Fault::bad_request().because(error))?;
         let password = Password::new(body.to_bytes()).map_err(|error| Fault::bad_request().because(error))?;
-        match self.settings.passwords.say(&vm.instance_id(), password) {
+        match self.settings.passwords.say(&vm, password) {
             Ok(()) => Ok(Reply::new(Kind::Text, Bytes::new()).with_status(StatusCode::OK)),
             Err(_) => Err(Fault::conflict(Outcome::PasswordSet)),
         }

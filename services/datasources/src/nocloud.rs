@@ -36,12 +36,12 @@ const LISTING: &str = "meta-data\nuser-data\nvendor-data\nnetwork-config\n";
 /// # Errors
 /// Those of [`user_data`] and [`vendor_data`], for that file alone.
 pub(crate) fn serve(file: File, subject: &Subject<'_>) -> Result<Reply, Fault> {
-    let Subject { vm, site, .. } = subject;
+    let Subject { vm, pool, site, .. } = subject;
     Ok(match file {
         File::Index => Reply::new(Kind::Text, Bytes::from_static(LISTING.as_bytes())),
         File::MetaData => Reply::new(Kind::Yaml, meta_data(vm)?),
         File::UserData => Reply::new(Kind::Opaque, user_data(vm, site)?),
-        File::VendorData => Reply::new(Kind::Opaque, vendor_data(vm)?),
+        File::VendorData => Reply::new(Kind::Opaque, vendor_data(vm, pool.as_ref(), site)?),
         File::NetworkConfig => Reply::new(Kind::Yaml, network_config(vm, site)),
     })
 }

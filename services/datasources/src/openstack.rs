@@ -10,6 +10,7 @@ mod password;
 use bytes::Bytes;
 use pve_imds_model::endpoint::{Endpoint, OPENSTACK_VERSIONS, parts};
 use pve_imds_model::fault::Fault;
+use pve_imds_model::vendor::{OWN, multipart};
 use pve_imds_model::{instance, network_data};
 use serde_json::{Map, Value, json};
 
@@ -40,7 +41,7 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             text => Reply::new(Kind::Opaque, text),
         },
         Endpoint::OpenstackVendorData if path.trim_end_matches('/').ends_with("vendor_data.json") => {
-            json(&vendor_document(&vendor_data(subject.vm)?))
+            json(&vendor_document(&vendor_data(subject.vm, subject.pool.as_ref(), &subject.site)?))
         }
         Endpoint::OpenstackVendorData => json(&json!({})),
         Endpoint::OpenstackNetworkData => json(&network(subject).ok_or_else(Fault::not_found)?),
@@ -94,12 +95,16 @@ fn meta_data(subject: &Subject<'_>) -> Value {
     document
 }
 
-/// Vendor data as Nova has it: JSON in which cloud-init looks for its own under its name. Never an empty text.
-fn vendor_document(text: &[u8]) -> Value {
-    if text.is_empty() {
+/// Vendor data as Nova has it: JSON in which cloud-init looks for its own under its name. Never an empty text, and never
+/// half of one: what is no text, gzip say, is put into one.
+fn vendor_document(data: &[u8]) -> Value {
+    if data.is_empty() {
         return json!({});
     }
-    json!({"cloud-init": String::from_utf8_lossy(text)})
+    match str::from_utf8(data) {
+        Ok(text) => json!({"cloud-init": text}),
+        Err(_) => json!({"cloud-init": String::from_utf8_lossy(&multipart(&[(OWN, data)]))}),
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +188,10 @@ mod tests {
         assert_eq!(text(&get(&own, None, "/openstack/latest/vendor_data.json").unwrap()), expected.to_string());
         assert_eq!(text(&get(&own, None, "/openstack/latest/vendor_data2.json/").unwrap()), "{}");
         assert_eq!(text(&get(&vm(""), None, "/openstack/latest/vendor_data.json").unwrap()), "{}");
+        let packed = vm("#<!--#vendor-data encoding=base64\n#H4sI\n#-->\n");
+        let reply = get(&packed, None, "/openstack/latest/vendor_data.json").unwrap();
+        let inner = text(&reply);
+        assert!(inner.contains("application/gzip") && inner.contains("\\n\\nH4sI\\n"), "{inner}");
     }
 
     #[test]

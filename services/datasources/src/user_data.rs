@@ -1,16 +1,19 @@
 //! User data and vendor data: the road from a VM's configuration to bytes that every dialect shares.
 //!
 //! In comes a VM; out come the bytes its owner wrote, or what Proxmox's own options say where there is no block, or the
-//! fault that keeps clients waiting. Refused: a broken block, and one that names a secret set, because its text holds
+//! fault that keeps clients waiting. Vendor data is the node's too, and there both count. Refused: a broken block, and one that names a secret set, because its text holds
 //! placeholders and nothing here fills them in.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pve_imds_model::cloud_config::cloud_config;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
 use pve_imds_model::notes::{BlockError, UserData};
+use pve_imds_model::pools::PoolId;
 use pve_imds_model::site::Site;
+use pve_imds_model::vendor::{File, combine};
 use pve_imds_model::vm::Vm;
 
 use crate::reply::shared;
@@ -32,19 +35,28 @@ pub fn user_data(vm: &Arc<Vm>, site: &Site) -> Result<Bytes, Fault> {
     }
 }
 
-/// The vendor data of `vm`; empty when it has none.
+/// The vendor data of `vm`, which is in `pool`: the node's files that choose it, then its own block; empty when there is
+/// neither. What is alone is not copied.
 ///
 /// # Errors
 /// [`Outcome::NotesInvalid`] for a broken block, as for user data: a machine that boots without it cannot be given it
-/// later.
-pub fn vendor_data(vm: &Arc<Vm>) -> Result<Bytes, Fault> {
+/// later. The node's files would hide that something is missing.
+pub fn vendor_data(vm: &Arc<Vm>, pool: Option<&PoolId>, site: &Site) -> Result<Bytes, Fault> {
+    if let Some(Err(error)) = &vm.notes.vendor_data {
+        return Err(broken(error));
+    }
+    let files: Vec<&File> = site.vendor.of(vm, pool).collect();
+    Ok(match (combine(&files, Some(own_vendor_data(vm))), files.as_slice()) {
+        (Cow::Owned(document), _) => document.into(),
+        (Cow::Borrowed(_), [file]) => Bytes::from_owner(Arc::clone(file.text())),
+        (Cow::Borrowed(_), _) => shared(vm, own_vendor_data),
+    })
+}
+
+fn own_vendor_data(vm: &Vm) -> &[u8] {
     match &vm.notes.vendor_data {
-        None => Ok(Bytes::new()),
-        Some(Err(error)) => Err(broken(error)),
-        Some(Ok(_)) => Ok(shared(vm, |vm| match &vm.notes.vendor_data {
-            Some(Ok(text)) => text.as_bytes(),
-            _ => &[],
-        })),
+        Some(Ok(text)) => text.as_bytes(),
+        _ => &[],
     }
 }
 
@@ -62,6 +74,7 @@ fn plain_text(vm: &Vm) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use pve_imds_model::conf;
+    use pve_imds_model::vendor::Files;
     use pve_imds_model::vm::VmId;
 
     use super::*;
@@ -126,9 +139,33 @@ mod tests {
             ("#<!--#vendor-data secrets=a\n#x\n#-->\n", Err((503, Outcome::NotesInvalid))),
             ("#<!--#vendor-data\n#x\n", Err((503, Outcome::NotesInvalid))),
         ] {
-            let got = vendor_data(&vm(config));
+            let got = vendor_data(&vm(config), None, &Site::default());
             let got = got.as_deref().map_err(|fault| (fault.status(), fault.outcome()));
             assert_eq!(got, expected.map(str::as_bytes), "{config}");
         }
+    }
+
+    #[test]
+    fn the_nodes_vendor_data_comes_before_the_vms_and_never_without_it() {
+        let file = |name, header: &str, text: &str| {
+            File::parse(name, format!("---\n{header}\n---\n{text}").as_bytes()).unwrap()
+        };
+        let files = Files::new(vec![file("20", "pools: [lab]", "#two"), file("10", "tags: [web]", "#one")]);
+        let site = Site { vendor: files.into(), ..Site::default() };
+        let lab = PoolId::parse("lab");
+        let got = |config: &str, pool: Option<&PoolId>| vendor_data(&vm(config), pool, &site);
+        assert_eq!(got("tags: db\n", None).unwrap(), "");
+        assert_eq!(got("tags: web\n", None).unwrap(), "#one");
+        assert_eq!(got("tags: db\n", lab.as_ref()).unwrap(), "#two");
+        let own = "#<!--#vendor-data\n##own\n#-->\n";
+        assert_eq!(got(&format!("{own}tags: db\n"), None).unwrap(), "#own");
+        for (config, parts) in [("tags: web\n".to_owned(), 2), (format!("{own}tags: web\n"), 3)] {
+            let document = got(&config, lab.as_ref()).unwrap();
+            let text = str::from_utf8(&document).unwrap();
+            assert_eq!(text.matches("filename=").count(), parts, "{text}");
+            assert!(text.starts_with("Content-Type: multipart/mixed") && !text.contains("#one"), "{text}");
+        }
+        let broken = got("#<!--#vendor-data\n#x\ntags: web\n", None).unwrap_err();
+        assert_eq!((broken.status(), broken.outcome()), (503, Outcome::NotesInvalid));
     }
 }

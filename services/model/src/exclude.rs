@@ -41,6 +41,12 @@ impl Tag {
     pub fn parse(text: &str) -> Option<Self> {
         is_tag(text).then(|| Self(text.into()))
     }
+
+    /// Whether the VM has it, letter by letter.
+    #[must_use]
+    pub fn is_of(&self, vm: &Vm) -> bool {
+        vm.tags.iter().any(|tag| **tag == *self.0)
+    }
 }
 
 impl Bridge {
@@ -95,7 +101,7 @@ impl Exclude {
         if let Some(pool) = pool.filter(|pool| self.pools.contains(pool)) {
             return Some(Rule::Pool(pool.clone()));
         }
-        if let Some(tag) = self.tags.iter().find(|Tag(tag)| vm.tags.iter().any(|other| **other == **tag)) {
+        if let Some(tag) = self.tags.iter().find(|tag| tag.is_of(vm)) {
             return Some(Rule::Tag(tag.clone()));
         }
         let bridge = vm.nic(nic).and_then(|Nic { bridge, .. }| bridge.as_deref())?;

@@ -29,6 +29,7 @@ pub mod site;
 mod smbios;
 pub mod sources;
 pub mod tap;
+pub mod vendor;
 pub mod vm;
 mod words;
 pub mod yaml;

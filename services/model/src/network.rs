@@ -183,7 +183,7 @@ ethernets:
     fn options_shape_the_nics_they_name() {
         const NICS: &str = "net0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet1: virtio=BC:24:11:00:00:02,bridge=vmbr0\n";
         let node = Dns { servers: vec!["192.0.2.53".into()], search: vec!["node.example".into()] };
-        let site = Site { cloudinit: true, dns: node.into() };
+        let site = Site { dns: node.into(), ..Site::default() };
         let dhcp = json!({"dhcp4": true});
         let node_dns = json!({"addresses": ["192.0.2.53"], "search": ["node.example"]});
         for (options, net0, net1) in [

@@ -1,10 +1,11 @@
 //! What the node a VM runs on adds to its answers.
 //!
-//! In come the node's settings and its `resolv.conf`; out goes a [`Site`]. Nothing in it is any VM's own.
+//! In come the node's settings, its files of vendor data and its `resolv.conf`; out goes a [`Site`]. Nothing in it is any VM's own.
 
 use std::sync::Arc;
 
 use crate::format::is_address;
+use crate::vendor::Files;
 
 /// The node's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,11 +14,13 @@ pub struct Site {
     pub cloudinit: bool,
     /// The node's own resolver.
     pub dns: Arc<Dns>,
+    /// The node's files of vendor data.
+    pub vendor: Arc<Files>,
 }
 
 impl Default for Site {
     fn default() -> Self {
-        Self { cloudinit: true, dns: Arc::default() }
+        Self { cloudinit: true, dns: Arc::default(), vendor: Arc::default() }
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::cloud_config::cloud_config;
 use crate::network::{self, network_config};
 use crate::notes::BlockError;
+use crate::pools::PoolId;
 use crate::site::Site;
 use crate::vm::Vm;
 use crate::words;
@@ -16,6 +17,10 @@ words! {
     pub enum Source {
         /// The block in the Notes.
         Block => "block",
+        /// The node's own files.
+        Node => "node",
+        /// The node's own files and the block, joined.
+        Both => "both",
         /// Proxmox's own cloud-init options.
         Options => "options",
         /// What every VM gets of which nothing is said.
@@ -48,11 +53,11 @@ impl Origin {
     }
 }
 
-/// Where user data, vendor data, network configuration and policy of `vm` come from, in this order. A policy that keeps
-/// everything from the VM keeps each of them.
+/// Where user data, vendor data, network configuration and policy of `vm`, which is in `pool`, come from, in this order.
+/// A policy that keeps everything from the VM keeps each of them.
 #[must_use]
-pub fn origins(vm: &Vm, site: &Site) -> [Origin; 4] {
-    let mut origins = written(vm, site);
+pub fn origins(vm: &Vm, pool: Option<&PoolId>, site: &Site) -> [Origin; 4] {
+    let mut origins = written(vm, pool, site);
     let served = match &vm.notes.policy {
         Some(Ok(policy)) => policy.enabled,
         Some(Err(_)) => false,
@@ -65,7 +70,7 @@ pub fn origins(vm: &Vm, site: &Site) -> [Origin; 4] {
 }
 
 /// The same, as if the policy let the VM have everything.
-fn written(vm: &Vm, site: &Site) -> [Origin; 4] {
+fn written(vm: &Vm, pool: Option<&PoolId>, site: &Site) -> [Origin; 4] {
     let (notes, refused) = (&vm.notes, Source::Refused);
     let options = site.cloudinit && cloud_config(vm).is_some();
     let otherwise = if options { Source::Options } else { Source::Empty };
@@ -73,13 +78,21 @@ fn written(vm: &Vm, site: &Site) -> [Origin; 4] {
     if matches!(&notes.user_data, Some(Ok(block)) if block.secrets.is_some()) {
         user_data.source = refused;
     }
+    let mut vendor_data = Origin::of("vendor-data", notes.vendor_data.as_ref(), refused, Source::Empty);
+    if site.vendor.of(vm, pool).next().is_some() {
+        vendor_data.source = match vendor_data.source {
+            Source::Block => Source::Both,
+            Source::Refused => refused,
+            _ => Source::Node,
+        };
+    }
     let network = match network_config(vm, site).1 {
         network::Source::Options => Source::Options,
         _ => Source::Default,
     };
     [
         user_data,
-        Origin::of("vendor-data", notes.vendor_data.as_ref(), refused, Source::Empty),
+        vendor_data,
         Origin::of("network-config", notes.network_config.as_ref(), Source::Default, network),
         Origin::of("imds", notes.policy.as_ref(), refused, Source::Default),
     ]
@@ -90,6 +103,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::conf;
+    use crate::vendor::{File, Files};
     use crate::vm::VmId;
 
     #[test]
@@ -127,9 +141,30 @@ mod tests {
             ),
         ] {
             let vm = conf::parse(VmId::new(100).unwrap(), config.as_bytes()).vm;
-            let found = origins(&vm, &Site { cloudinit, ..Site::default() });
+            let found = origins(&vm, None, &Site { cloudinit, ..Site::default() });
             assert_eq!(found.clone().map(|origin| origin.source), expected, "{config}");
             assert_eq!(found.iter().filter(|origin| origin.broken.is_some()).count(), broken, "{config}");
+        }
+    }
+
+    #[test]
+    fn vendor_data_is_the_nodes_the_vms_or_both() {
+        let file = |header: &str| File::parse("10", format!("---\n{header}\n---\nx").as_bytes()).unwrap();
+        let files = Files::new(vec![file("tags: [web]"), file("pools: [lab]")]);
+        let site = Site { vendor: files.into(), ..Site::default() };
+        let block = "#<!--#vendor-data\n#x\n#-->\n";
+        for (config, pool, expected) in [
+            ("tags: db\n".to_owned(), None, Source::Empty),
+            ("tags: web\n".to_owned(), None, Source::Node),
+            ("tags: db\n".to_owned(), Some("lab"), Source::Node),
+            (format!("{block}tags: db\n"), Some("shop"), Source::Block),
+            (format!("{block}tags: web\n"), None, Source::Both),
+            (format!("{}tags: web\n", block.replace("data", "data x")), None, Source::Refused),
+            (format!("#<!--#imds\n#enabled%3A false\n#-->\n{block}tags: web\n"), None, Source::Refused),
+        ] {
+            let vm = conf::parse(VmId::new(100).unwrap(), config.as_bytes()).vm;
+            let [_, vendor_data, ..] = origins(&vm, pool.and_then(PoolId::parse).as_ref(), &site);
+            assert_eq!(vendor_data.source, expected, "{config} {pool:?}");
         }
     }
 }

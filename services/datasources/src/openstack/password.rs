@@ -1,14 +1,16 @@
 //! `/openstack/<version>/password`: the administrator's password that a guest has drawn, encrypted with its owner's public
 //! key by the guest itself (cloudbase-init, cloud-init's `set-password`).
 //!
-//! A guest may say it once; its owner reads it. It lives in memory, under the identity the guest was given, until the
-//! daemon ends. Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
+//! A guest may say it once; its owner reads it. It lives in memory until the daemon ends, under the VM's number and the
+//! identity the guest was given: two VMs can share a UUID and must not share this, and a number can become another
+//! machine's. Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use pve_imds_model::vm::{Vm, VmId};
 
 /// Bytes of a password, Nova's bound.
 pub(crate) const MAX_PASSWORD: usize = 4 * 255;
@@ -57,21 +59,29 @@ pub struct Passwords(Arc<Mutex<Book>>);
 
 #[derive(Debug, Default)]
 struct Book {
-    said: HashMap<String, Password>,
-    order: VecDeque<String>,
+    said: HashMap<Guest, Password>,
+    order: VecDeque<Guest>,
+}
+
+/// Who said it.
+type Guest = (VmId, String);
+
+fn guest(vm: &Vm) -> Guest {
+    (vm.vmid, vm.instance_id())
 }
 
 impl Passwords {
-    /// What the guest of this identity has said.
+    /// What the guest in this VM has said.
     #[must_use]
-    pub fn get(&self, instance_id: &str) -> Option<Password> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).said.get(instance_id).cloned()
+    pub fn get(&self, vm: &Vm) -> Option<Password> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).said.get(&guest(vm)).cloned()
     }
 
     /// Takes down what it says. An empty one is none.
-    pub(crate) fn say(&self, instance_id: &str, password: Password) -> Result<(), AlreadySaid> {
+    pub(crate) fn say(&self, vm: &Vm, password: Password) -> Result<(), AlreadySaid> {
+        let guest = guest(vm);
         let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if book.said.contains_key(instance_id) {
+        if book.said.contains_key(&guest) {
             return Err(AlreadySaid);
         }
         if password.0.is_empty() {
@@ -82,8 +92,8 @@ impl Passwords {
         {
             book.said.remove(&first);
         }
-        book.order.push_back(instance_id.to_owned());
-        book.said.insert(instance_id.to_owned(), password);
+        book.order.push_back(guest.clone());
+        book.said.insert(guest, password);
         Ok(())
     }
 }
@@ -96,14 +106,22 @@ mod tests {
         Password::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
+    fn vm(number: usize, uuid: &str) -> Vm {
+        let vmid = u32::try_from(100 + number).ok().and_then(VmId::new).unwrap();
+        Vm { uuid: Some(uuid.to_owned()), ..Vm::new(vmid) }
+    }
+
     #[test]
     fn it_is_said_once() {
         let passwords = Passwords::default();
-        assert_eq!(passwords.get("a"), None);
-        assert_eq!(passwords.say("a", password("")), Ok(()));
-        assert_eq!(passwords.say("a", password("x")), Ok(()));
-        assert_eq!(passwords.say("a", password("y")), Err(AlreadySaid));
-        assert_eq!((passwords.get("a"), passwords.get("b")), (Some(password("x")), None));
+        let own = vm(0, "a");
+        assert_eq!(passwords.get(&own), None);
+        assert_eq!(passwords.say(&own, password("")), Ok(()));
+        assert_eq!(passwords.say(&own, password("x")), Ok(()));
+        assert_eq!(passwords.say(&own, password("y")), Err(AlreadySaid));
+        assert_eq!(passwords.get(&own), Some(password("x")));
+        // A copy that kept the UUID, and whatever comes under the same number later.
+        assert_eq!((passwords.get(&vm(1, "a")), passwords.get(&vm(0, "b"))), (None, None));
         assert!(!format!("{passwords:?}").contains("Password(x"), "{passwords:?}");
     }
 
@@ -116,8 +134,8 @@ mod tests {
     #[test]
     fn the_first_is_forgotten_first() {
         let passwords = Passwords::default();
-        (0..=MAX_GUESTS).for_each(|guest| passwords.say(&guest.to_string(), password("x")).unwrap());
-        assert_eq!(passwords.get("0"), None);
-        assert!(passwords.get("1").is_some() && passwords.get(&MAX_GUESTS.to_string()).is_some());
+        (0..=MAX_GUESTS).for_each(|guest| passwords.say(&vm(guest, "a"), password("x")).unwrap());
+        assert_eq!(passwords.get(&vm(0, "a")), None);
+        assert!(passwords.get(&vm(1, "a")).is_some() && passwords.get(&vm(MAX_GUESTS, "a")).is_some());
     }
 }

@@ -23,7 +23,7 @@ fn vm(options: &str, block: &str) -> Vm {
 
 fn site() -> Site {
     let dns = Dns { servers: vec!["192.0.2.53".into()], search: vec!["node.example".into()] };
-    Site { cloudinit: true, dns: dns.into() }
+    Site { dns: dns.into(), ..Site::default() }
 }
 
 /// The document in short: a line for each link, network and server, with all that is in it and nothing else.
