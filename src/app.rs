@@ -20,6 +20,7 @@ mod systemd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pve_imds_datasources::backends::clock::Clock;
 use pve_imds_datasources::backends::pve::{self as backend, Inventory};
 use pve_imds_datasources::{Passwords, Router, Settings};
 use pve_imds_middleware::guard::GuardSettings;
@@ -34,6 +35,7 @@ pub fn describe() {
     pve_imds_transport::describe();
     pve_imds_middleware::telemetry::describe();
     backend::describe_metrics();
+    pve_imds_datasources::describe();
     daemon::describe();
     guard::describe();
     guests::describe();
@@ -59,6 +61,8 @@ pub fn router(checked: &Checked, inventory: &Arc<Inventory>) -> Router {
         resolver: inventory.resolver().clone(),
         inventory: Some(Arc::clone(inventory)),
         passwords: Passwords::default(),
+        keys: inventory.keys().clone(),
+        clock: Clock::default(),
     })
 }
 

@@ -11,4 +11,5 @@ mod commands;
 mod properties;
 mod stack;
 mod support;
+mod tokens;
 mod transport;
