@@ -21,6 +21,7 @@ mod systemd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pve_imds_datasources::backends::clock::Clock;
 use pve_imds_datasources::backends::pve::{self as backend, Inventory};
 use pve_imds_datasources::{Passwords, Router, Settings};
 use pve_imds_middleware::guard::GuardSettings;
@@ -35,6 +36,7 @@ pub fn describe() {
     pve_imds_transport::describe();
     pve_imds_middleware::telemetry::describe();
     backend::describe_metrics();
+    pve_imds_datasources::describe();
     daemon::describe();
     guard::describe();
     guests::describe();
@@ -61,6 +63,8 @@ pub fn router(checked: &Checked, inventory: &Arc<Inventory>, passwords: &Passwor
         inventory: Some(Arc::clone(inventory)),
         vendor: Arc::clone(&checked.vendor),
         passwords: passwords.clone(),
+        keys: inventory.keys().clone(),
+        clock: Clock::default(),
     })
 }
 

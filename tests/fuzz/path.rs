@@ -9,7 +9,7 @@ use super::contains;
 use super::vms::{CANARY, body, own};
 
 /// Every target is one endpoint of a closed set, whatever its slashes and its query; it is answered as the plain path of
-/// that endpoint is, or with iPXE's script, or not at all.
+/// that endpoint is, or with iPXE's script, or not at all. A token is given to nobody who does not say for how long.
 pub fn path(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let endpoint = Endpoint::classify(&text);
@@ -32,11 +32,20 @@ pub fn path(bytes: &[u8]) {
         (Method::GET, &own(), exists, script()),
         (Method::HEAD, &own(), head, Ok(Default::default())),
         (Method::DELETE, &own(), Err(405), Err(405)),
+        (Method::PUT, &own(), Err(405), Err(405)),
         (Method::GET, &nobody, Err(503), script()),
     ] {
+        let is_put = method == Method::PUT;
         let got = body(method, &target, caller);
         let expected = match endpoint {
             Endpoint::Pxe => to_ipxe,
+            Endpoint::Ec2Token => {
+                if is_put {
+                    Err(400)
+                } else {
+                    Err(405)
+                }
+            }
             _ if document.is_some() => known,
             _ => Err(404),
         };

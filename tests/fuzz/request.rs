@@ -106,11 +106,12 @@ fn judge(status: u16, body: &[u8]) {
     let known = match status {
         200 => body.is_empty() || body == ipxe::EXIT.as_bytes() || DOCUMENTS.iter().any(|document| body == document),
         400 => word(&[Outcome::BadRequest]),
+        401 => word(&[Outcome::TokenInvalid]),
         403 => word(&[Outcome::Forwarded, Outcome::HostRefused]),
         404 | 414 | 431 => body.is_empty(),
         405 => word(&[Outcome::MethodNotAllowed]),
         413 => word(&[Outcome::BodyTooLarge]),
-        503 => word(&[Outcome::RateLimited, Outcome::Deadline]),
+        503 => word(&[Outcome::RateLimited, Outcome::Deadline, Outcome::NodeKeyUnreadable]),
         // A 500 is a panic that was caught.
         _ => false,
     };

@@ -52,6 +52,7 @@ fn crawl(path: &str, found: &mut Vec<Bytes>) {
 pub(crate) fn body(method: Method, target: &str, caller: &Caller) -> Result<Bytes, u16> {
     let mut request = Request::builder().method(method).uri(target).body(Empty::<Bytes>::new()).map_err(|_| 0u16)?;
     request.extensions_mut().insert(caller.clone());
+    request.extensions_mut().insert(link());
     let answer = async {
         let response = Router::default().oneshot(request).await.map_err(|fault| fault.status())?;
         Ok(response.into_body().collect().await.unwrap().to_bytes())

@@ -89,7 +89,8 @@ fn metrics() -> BTreeSet<String> {
     for (_, source) in crates().iter().flat_map(|krate| krate.sources("src")) {
         for (at, _) in source.match_indices("\"pve_imds_") {
             let rest = &source[at + 1..];
-            let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+            let name: String =
+                rest.chars().take_while(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '_').collect();
             if rest[name.len()..].starts_with('"') {
                 found.insert(name);
             }
@@ -191,7 +192,8 @@ fn labels(cell: &str) -> BTreeMap<String, Option<BTreeSet<String>>> {
         table(&(first.to_uppercase() + others)).into_keys().collect()
     });
     let words = |name: &str| match name {
-        "version" => None,
+        // Words that are not ours to list.
+        "version" | "vmid" => None,
         "outcome" => Some(table("Outcomes").into_keys().collect()),
         "code" => Some(table("Outcomes").into_values().map(|cells| cells[0][..3].to_owned()).collect()),
         "endpoint" => {

@@ -11,5 +11,6 @@ mod commands;
 mod properties;
 mod stack;
 mod support;
+mod tokens;
 mod transport;
 mod vendor;

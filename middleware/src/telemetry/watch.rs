@@ -65,6 +65,7 @@ impl Watch {
             peer = %Origin(peer),
             vmid = Empty,
             endpoint = Empty,
+            token = Empty,
             status = Empty,
             outcome = Empty,
             bytes = Empty,

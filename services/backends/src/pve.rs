@@ -18,6 +18,7 @@ mod follow;
 mod given_again;
 mod hints;
 mod inventory;
+mod keyring;
 mod metrics;
 mod nodes;
 #[cfg(test)]

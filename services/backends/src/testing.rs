@@ -9,6 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
+use openssl::ec::{EcGroup, EcKey};
+use openssl::error::ErrorStack;
+use openssl::nid::Nid;
+use openssl::pkey::PKey;
 use pve_imds_model::vm::VmId;
 use serde_json::json;
 use tempfile::TempDir;
@@ -222,8 +226,30 @@ impl PveTree {
         self.write_status()
     }
 
+    /// A node gets a private key, or another one, of a kind that is made quickly (Proxmox's are RSA).
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn put_key(&self, node: &str) -> io::Result<()> {
+        let dir = self.path().join("nodes").join(node);
+        fs::create_dir_all(&dir)?;
+        // In place, as Proxmox does.
+        fs::write(dir.join("pve-ssl.key"), key_pem()?)
+    }
+
+    /// It has none any more.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn remove_key(&self, node: &str) -> io::Result<()> {
+        fs::remove_file(self.path().join("nodes").join(node).join("pve-ssl.key"))
+    }
+
     fn make(&self) -> io::Result<()> {
         fs::create_dir_all(self.configs(&self.node))?;
+        if self.layout != Layout::Plain {
+            self.put_key(&self.node)?;
+        }
         self.write_status()
     }
 
@@ -274,6 +300,15 @@ impl PveTree {
 /// What a stopped pmxcfs will show again.
 #[derive(Debug)]
 pub struct Stopped(TempDir);
+
+/// A new private key, PEM.
+///
+/// # Errors
+/// OpenSSL makes none.
+pub fn key_pem() -> Result<Vec<u8>, ErrorStack> {
+    let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
+    PKey::from_ec_key(EcKey::generate(&curve)?)?.private_key_to_pem_pkcs8()
+}
 
 /// A small but complete configuration: a name, an UUID and one NIC, all told apart by `vmid`; `notes` becomes the Notes.
 #[must_use]

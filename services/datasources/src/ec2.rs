@@ -5,6 +5,8 @@
 //! without, a leaf too. No line break follows a value. Refused: what nobody knows (an address that DHCP gives) is left
 //! out, because an empty one would be believed.
 
+mod census;
+mod session;
 mod tree;
 
 use std::borrow::Cow;
@@ -18,6 +20,9 @@ use self::tree::Node;
 use crate::reply::{Kind, Reply};
 use crate::subject::Subject;
 use crate::user_data::user_data;
+
+pub(crate) use census::{Census, describe};
+pub(crate) use session::{issue, judge};
 
 /// The answer to GET.
 ///

@@ -22,6 +22,8 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use pve_imds_backends::clock::Clock;
+use pve_imds_backends::keys::NodeKeys;
 use pve_imds_backends::pve::Inventory;
 use pve_imds_backends::resolver::Resolver;
 use pve_imds_model::fault::{Fault, Outcome};
@@ -31,6 +33,7 @@ use pve_imds_model::vendor::Files;
 use pve_imds_model::vm::Vm;
 use tower::Service;
 
+use self::ec2::Census;
 use self::openstack::MAX_PASSWORD;
 use self::reply::{Kind, Reply};
 use self::subject::Subject;
@@ -43,6 +46,9 @@ pub use reply::{Body, BoxError};
 
 /// The methods of everything that is only read.
 const READ: &str = "GET, HEAD";
+
+/// The method of a session token.
+const ASK: &str = "PUT";
 
 /// The methods of a guest's password.
 const READ_AND_SAY: &str = "GET, HEAD, POST";
@@ -64,6 +70,15 @@ pub struct Settings {
     pub vendor: Arc<Files>,
     /// What guests have said about themselves.
     pub passwords: Passwords,
+    /// What seals session tokens, and opens them. Without this node's there are none to be had.
+    pub keys: NodeKeys,
+    /// When they end.
+    pub clock: Clock,
+}
+
+/// Says what is counted here. Once, after the recorder is installed.
+pub fn describe() {
+    ec2::describe();
 }
 
 impl Default for Settings {
@@ -76,6 +91,8 @@ impl Default for Settings {
             inventory: None,
             vendor: Arc::default(),
             passwords: Passwords::default(),
+            keys: NodeKeys::default(),
+            clock: Clock::default(),
         }
     }
 }
@@ -106,6 +123,7 @@ impl Settings {
 #[derive(Clone, Debug, Default)]
 pub struct Router {
     settings: Arc<Settings>,
+    census: Census,
 }
 
 /// An answer that is there, or one that waits for a body.
@@ -116,7 +134,7 @@ impl Router {
     /// A router that serves what `settings` allow.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings) }
+        Self { settings: Arc::new(settings), census: Census::default() }
     }
 
     /// The answer to a request that is only read.
@@ -130,18 +148,33 @@ impl Router {
                 read_only(method, READ)?;
                 return Ok(pxe::exit(method));
             }
-            E::Ec2Token | E::Other => return Err(Fault::not_found()),
+            E::Other => return Err(Fault::not_found()),
             _ if !self.serves(endpoint, shown) => return Err(Fault::not_found()),
             _ => {}
         }
         // After "is there such a thing", before "who are you": a wrong method is wrong for everyone.
-        read_only(method, if endpoint == E::OpenstackPassword { READ_AND_SAY } else { READ })?;
+        match endpoint {
+            E::Ec2Token if method == Method::PUT => {}
+            E::Ec2Token => return Err(Fault::method_not_allowed(ASK)),
+            E::OpenstackPassword => read_only(method, READ_AND_SAY)?,
+            _ => read_only(method, READ)?,
+        }
         let nobody = Caller::Unknown(UnknownCaller::NoConfig);
         let vm = extensions.get().unwrap_or(&nobody).require()?;
         if is_nocloud(endpoint) && vm.keeps_to_ec2() {
             return Err(Fault::not_found());
         }
         let subject = self.settings.subject(vm, extensions.get(), shown);
+        let Settings { keys, clock, .. } = &*self.settings;
+        if endpoint == E::Ec2Token {
+            return ec2::issue(request.headers(), &subject, keys, clock);
+        }
+        if is_ec2(endpoint) {
+            let (token, verdict) = ec2::judge(request.headers(), vm, keys, clock);
+            self.census.count(vm.vmid, token);
+            tracing::Span::current().record("token", token.word());
+            verdict?;
+        }
         let reply = match endpoint {
             E::NocloudIndex => nocloud::serve(nocloud::File::Index, &subject)?,
             E::NocloudMetaData => nocloud::serve(nocloud::File::MetaData, &subject)?,
@@ -205,6 +238,12 @@ fn is_nocloud(endpoint: Endpoint) -> bool {
         endpoint,
         E::NocloudIndex | E::NocloudMetaData | E::NocloudUserData | E::NocloudVendorData | E::NocloudNetworkConfig
     )
+}
+
+/// What a session token is looked at for.
+fn is_ec2(endpoint: Endpoint) -> bool {
+    use Endpoint as E;
+    matches!(endpoint, E::Ec2Index | E::Ec2MetaData | E::Ec2UserData | E::Ec2Dynamic)
 }
 
 fn read_only(method: &Method, allowed: &'static str) -> Result<(), Fault> {
@@ -420,13 +459,13 @@ mod tests {
     async fn emulation_hides_dialects() {
         let policy = |text: &str| format!("#<!--#imds\n#{text}\n#-->\n");
         let required = policy("ec2_tokens%3A required");
-        for (notes, shown, openstack, listing, nocloud) in [
-            ("", Emulation::Auto, 200, false, 200),
-            ("", Emulation::Openstack, 200, true, 200),
-            ("", Emulation::Ec2, 404, false, 200),
-            (&policy("emulate%3A ec2"), Emulation::Ec2, 404, false, 404),
-            (&required, Emulation::Ec2, 404, false, 404),
-            (&policy("emulate%3A openstack"), Emulation::Openstack, 200, true, 200),
+        for (notes, shown, openstack, (ec2, is_cut), nocloud) in [
+            ("", Emulation::Auto, 200, (200, false), 200),
+            ("", Emulation::Openstack, 200, (200, true), 200),
+            ("", Emulation::Ec2, 404, (200, false), 200),
+            (&policy("emulate%3A ec2"), Emulation::Ec2, 404, (200, false), 404),
+            (&required, Emulation::Ec2, 404, (401, true), 404),
+            (&policy("emulate%3A openstack"), Emulation::Openstack, 200, (200, true), 200),
         ] {
             let config = format!("{notes}name: web\n");
             let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
@@ -440,8 +479,8 @@ mod tests {
             };
             assert_eq!(get("/openstack/latest/meta_data.json").await.0, openstack, "{notes} {shown:?}");
             let (status, listed) = get("/latest/meta-data/").await;
-            assert_eq!((status, listed.is_empty()), (200, listing), "{notes} {shown:?}");
-            assert_eq!(get("/latest/meta-data/local-hostname").await, (200, "web".to_owned()));
+            assert_eq!((status, listed.is_empty()), (ec2, is_cut), "{notes} {shown:?}");
+            assert_eq!(get("/latest/meta-data/local-hostname").await.0, ec2, "{notes} {shown:?}");
             assert_eq!(get("/nocloud/meta-data").await.0, nocloud, "{notes} {shown:?}");
         }
     }

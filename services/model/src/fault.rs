@@ -37,6 +37,12 @@ outcomes! {
     BadRequest => "bad_request", 400;
     /// The path does not know this method.
     MethodNotAllowed => "method_not_allowed", 405;
+    /// The VM's policy says `ec2_tokens: required`, and there is no session token.
+    TokenRequired => "token_required", 401;
+    /// The session token has expired, is another VM's or nobody's.
+    TokenInvalid => "token_invalid", 401;
+    /// This node's private key, which seals session tokens, cannot be read.
+    NodeKeyUnreadable => "node_key_unreadable", 503;
     /// The guest has said a password before; it is said once.
     PasswordSet => "password_set", 409;
     /// The request body is larger than any we take.
@@ -100,6 +106,7 @@ impl RetryAfter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     BadRequest,
+    Unauthorized,
     Forbidden,
     NotFound,
     MethodNotAllowed(&'static str),
@@ -138,6 +145,13 @@ impl Fault {
     #[must_use]
     pub fn bad_request() -> Self {
         Self::new(Kind::BadRequest, Outcome::BadRequest)
+    }
+
+    /// 401 for the reason that `outcome` names. Like EC2's without `WWW-Authenticate`: no scheme of HTTP's is meant, and
+    /// clients know what to do.
+    #[must_use]
+    pub fn unauthorized(outcome: Outcome) -> Self {
+        Self::new(Kind::Unauthorized, outcome)
     }
 
     /// 403 for the reason that `outcome` names.
@@ -188,6 +202,7 @@ impl Fault {
     pub fn status(&self) -> u16 {
         match self.kind {
             Kind::BadRequest => 400,
+            Kind::Unauthorized => 401,
             Kind::Forbidden => 403,
             Kind::NotFound => 404,
             Kind::MethodNotAllowed(_) => 405,
@@ -253,6 +268,7 @@ mod tests {
         for (fault, status, retry, text) in [
             (Fault::not_found(), 404, None, ""),
             (Fault::bad_request(), 400, None, "bad_request"),
+            (Fault::unauthorized(Outcome::TokenRequired), 401, None, "token_required"),
             (Fault::forbidden(Outcome::Forwarded), 403, None, "forwarded"),
             (Fault::method_not_allowed("GET, HEAD"), 405, None, "method_not_allowed"),
             (Fault::conflict(Outcome::PasswordSet), 409, None, "password_set"),

@@ -25,6 +25,7 @@ pub mod policy;
 pub mod pools;
 mod property;
 pub mod request;
+pub mod session;
 pub mod site;
 mod smbios;
 pub mod sources;

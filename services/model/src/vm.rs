@@ -9,7 +9,7 @@ use serde::Serialize;
 
 pub use crate::cloudinit::{CloudInit, Password};
 use crate::notes::Notes;
-use crate::policy::HopLimit;
+use crate::policy::{Ec2Tokens, HopLimit};
 use crate::request::Emulation;
 use crate::tap::plain_number;
 
@@ -143,6 +143,12 @@ impl Vm {
     #[must_use]
     pub fn keeps_to_ec2(&self) -> bool {
         matches!(&self.notes.policy, Some(Ok(policy)) if policy.emulation(Emulation::Auto) == Emulation::Ec2)
+    }
+
+    /// Whether it must show a session token of EC2's where EC2 is asked.
+    #[must_use]
+    pub fn requires_tokens(&self) -> bool {
+        matches!(&self.notes.policy, Some(Ok(policy)) if policy.ec2_tokens == Ec2Tokens::Required)
     }
 
     /// How far its answers may travel.

@@ -14,11 +14,15 @@ use std::sync::Arc;
 
 use pve_imds_model::vm::VmId;
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
 use super::nodes::is_node_name;
 
 /// pmxcfs refuses larger files (`MEMDB_MAX_FILE_SIZE`), so a larger one is no configuration.
 const MAX_FILE: u64 = 1 << 20;
+
+/// Many times a private key's file, in bytes.
+const MAX_KEY: u16 = 16 << 10;
 
 /// Two readers of a long status file can take each other's buffer; the next read is whole again.
 const STATUS_TRIES: usize = 3;
@@ -30,8 +34,8 @@ pub(super) enum ReadError {
     Io(PathBuf, #[source] io::Error),
     #[error("{} is not a regular file", .0.display())]
     NotRegular(PathBuf),
-    #[error("{} is larger than {MAX_FILE} bytes", .0.display())]
-    TooLarge(PathBuf),
+    #[error("{} is larger than {limit} bytes", .0.display(), limit = .1)]
+    TooLarge(PathBuf, u64),
     #[error("{} is not what Proxmox writes there", .0.display())]
     Malformed(PathBuf),
     #[error("{} holds neither .vmlist nor nodes nor qemu-server", .0.display())]
@@ -236,7 +240,7 @@ fn collect(vms: &mut BTreeMap<VmId, Listed>, place: Arc<Place>, names: &BTreeSet
 }
 
 /// The names in a directory, sorted; those that are not text are nobody's.
-fn names(dir: &Path) -> Result<BTreeSet<String>, ReadError> {
+pub(super) fn names(dir: &Path) -> Result<BTreeSet<String>, ReadError> {
     let failed = |error| ReadError::Io(dir.to_owned(), error);
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
@@ -247,6 +251,20 @@ fn names(dir: &Path) -> Result<BTreeSet<String>, ReadError> {
 
 /// The bytes of one file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = Vec::new();
+    read_into(&mut bytes, path, MAX_FILE)?;
+    Ok(bytes)
+}
+
+/// The bytes of a file that holds a private key, wiped when dropped. There is room for all of them from the start, so
+/// that none are left behind where they were first.
+pub(super) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, ReadError> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::from(MAX_KEY) + 1));
+    read_into(&mut bytes, path, MAX_KEY.into())?;
+    Ok(bytes)
+}
+
+fn read_into(bytes: &mut Vec<u8>, path: &Path, limit: u64) -> Result<(), ReadError> {
     let failed = |error| ReadError::Io(path.to_owned(), error);
     // Looked at before it is opened, because opening a FIFO waits for its writer.
     if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_file() {
@@ -254,10 +272,9 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     }
     let file = File::open(path).map_err(failed)?;
     file.metadata().map_err(failed)?;
-    let mut bytes = Vec::new();
     // One byte more than allowed: sizes that a file claims are not trusted, least of all pmxcfs's status files'.
-    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if length as u64 > MAX_FILE { Err(ReadError::TooLarge(path.to_owned())) } else { Ok(bytes) }
+    let length = file.take(limit + 1).read_to_end(bytes).map_err(failed)?;
+    if length as u64 > limit { Err(ReadError::TooLarge(path.to_owned(), limit)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -421,7 +438,7 @@ mod tests {
         fs::write(&path, vec![b'#'; 1 << 20]).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1 << 20);
         fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
-        assert!(matches!(read(&path), Err(ReadError::TooLarge(_))));
+        assert!(matches!(read(&path), Err(ReadError::TooLarge(..))));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::unread::{File, Trouble, Unread};
+use crate::keys::NodeKeys;
 use crate::resolver::Resolver;
 
 /// Where the configurations are and how often to look.
@@ -127,6 +128,7 @@ pub struct Inventory {
     ask: Box<dyn Fn() + Send + Sync>,
     changes: watch::Sender<u64>,
     resolver: Resolver,
+    keys: NodeKeys,
 }
 
 /// Everything at one moment.
@@ -206,6 +208,7 @@ impl Inventory {
             ask: Box::new(ask),
             changes: watch::Sender::new(0),
             resolver: Resolver::default(),
+            keys: NodeKeys::default(),
         }
     }
 
@@ -293,6 +296,12 @@ impl Inventory {
     #[must_use]
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
+    }
+
+    /// The keys of the cluster's nodes, followed like everything else.
+    #[must_use]
+    pub fn keys(&self) -> &NodeKeys {
+        &self.keys
     }
 
     fn record(&self, entry: &Entry) -> Record {

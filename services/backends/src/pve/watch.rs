@@ -22,6 +22,7 @@ use tracing::{debug, error, info, warn};
 use super::files::Tree;
 use super::hints::Hints;
 use super::inventory::{Inventory, Record, Settings};
+use super::keyring::{KEY, Keyring, News};
 use super::metrics;
 use super::pace::{Act, Pace};
 use super::progress::Progress;
@@ -87,6 +88,7 @@ impl Inventory {
             dir,
             resolv_conf,
             loader,
+            keyring: Keyring::new(&node, inventory.keys().clone()),
             hints,
             inventory: Arc::clone(&inventory),
             progress: Arc::clone(&progress),
@@ -171,6 +173,7 @@ struct Worker {
     dir: PathBuf,
     resolv_conf: PathBuf,
     loader: Loader,
+    keyring: Keyring,
     hints: Option<Hints>,
     inventory: Arc<Inventory>,
     progress: Arc<Progress>,
@@ -194,6 +197,8 @@ impl Worker {
                 self.inventory.confirm(number);
             }
             self.tell(&look);
+            self.progress.reads(KEY);
+            tell_of_keys(&self.keyring.look(&self.dir, Instant::now()));
             let done = Wake::Looked {
                 failed: look.failed.as_ref().map(|error| chain(error)),
                 unsettled: look.unsettled || deaf,
@@ -267,6 +272,22 @@ impl Worker {
                 Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "line of the Notes not used")
                 }
+            }
+        }
+    }
+}
+
+/// Logs what became of the nodes' keys.
+fn tell_of_keys(news: &[News]) {
+    for news in news {
+        match news {
+            News::Read(node) => info!(%node, "the node's key is known"),
+            News::Unreadable(node, reason) => warn!(%node, %reason, "the node's key cannot be read"),
+            News::Gone(node) => {
+                warn!(%node, "the node's key is gone; session tokens that it sealed are not good any more")
+            }
+            News::Lacking(reason) => {
+                warn!(%reason, "this node has no key: session tokens are refused to everybody who asks for one");
             }
         }
     }

@@ -201,6 +201,7 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
     let dir = pve.path().to_owned();
     let resolv_conf = "/nonexistent".into();
     let worker = Worker {
+        keyring: Keyring::new("pvetest", inventory.keys().clone()),
         dir,
         resolv_conf,
         loader,
