@@ -107,8 +107,10 @@ async fn tokens(keys: &NodeKeys) -> HashMap<&'static str, String> {
 }
 
 /// Method, path, policy and headers: status, what is in the body or a header. `T:` is a token by name, `S:` a time.
+type Row = (&'static str, &'static str, &'static str, &'static [&'static str], u16, &'static str);
+
 #[rustfmt::skip]
-const TABLE: &[(&str, &str, &str, &[&str], u16, &str)] = &[
+const TABLE: &[Row] = &[
     // A session begins.
     ("PUT", "/latest/api/token", "optional", &["S:21600"], 200, "ttl: 21600"),
     ("PUT", "/latest/api/token", "optional", &["S:1"], 200, "ttl: 1"),

@@ -36,6 +36,7 @@ fn fault(outcome: Outcome) -> Option<Fault> {
         Outcome::MethodNotAllowed => Fault::method_not_allowed("GET, HEAD"),
         Outcome::BodyTooLarge => Fault::body_too_large(),
         Outcome::PasswordSet => Fault::conflict(outcome),
+        Outcome::TokenRequired | Outcome::TokenInvalid => Fault::unauthorized(outcome),
         Outcome::RateLimited => {
             Fault::unavailable(outcome, RetryAfter::at_least(std::time::Duration::from_millis(2_500)))
         }
@@ -54,6 +55,9 @@ async fn every_fault_has_its_answer() {
         (Outcome::NotFound, r#"404 """#, script),
         (Outcome::BadRequest, r#"400 "bad_request\n""#, script),
         (Outcome::MethodNotAllowed, r#"405 allow=GET, HEAD "method_not_allowed\n""#, script),
+        (Outcome::TokenRequired, r#"401 "token_required\n""#, script),
+        (Outcome::TokenInvalid, r#"401 "token_invalid\n""#, script),
+        (Outcome::NodeKeyUnreadable, r#"503 retry-after=2 "node_key_unreadable\n""#, script),
         (Outcome::PasswordSet, r#"409 "password_set\n""#, script),
         (
             Outcome::BodyTooLarge,
