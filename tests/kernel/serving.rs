@@ -133,7 +133,7 @@ fn requests_that_are_not_a_guests_own_are_refused() {
         (&["-H", "X-Forwarded-For: 10.0.0.1"][..], meta_data, 403, "forwarded\n"),
         (&["-H", "Host: evil.example.com"], meta_data, 403, "host_refused\n"),
         (&["-X", "DELETE"], meta_data, 405, "method_not_allowed\n"),
-        (&[], "/latest/meta-data/", 404, ""),
+        (&[], "/latest/nothing", 404, ""),
         (&[], "/nocloud/nothing", 404, ""),
     ] {
         assert_eq!(guest.curl(arguments, path), Some((status, outcome.to_owned())), "{arguments:?} {path}");
