@@ -15,7 +15,7 @@ PATH=$PATH:/usr/sbin:/sbin
 # Debian 12 with the network of its day: cloud-init 22.4, ifupdown.
 packages12=cloud-init,ifupdown,isc-dhcp-client,iproute2,passwd,mount,procps
 # Debian 13: cloud-init 25.1, networkd; systemd and a kernel to boot it by.
-packages13=cloud-init,iproute2,passwd,mount,procps,systemd-sysv,udev,dbus,linux-image-cloud-amd64
+packages13=cloud-init,dhcpcd-base,iproute2,passwd,mount,procps,systemd-sysv,udev,dbus,linux-image-cloud-amd64
 # For an emulated machine: its network card. All else the cloud kernel has built in.
 modules=(virtio_net)
 

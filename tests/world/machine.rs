@@ -30,8 +30,8 @@ pub fn boot_queues(namespace: &Namespace, program: &str, tap: &str, vmid: u32, r
 }
 
 /// Boots Debian with systemd and cloud-init, told by its SMBIOS serial number where to look; its user data ends it.
-pub fn boot_system(namespace: &Namespace, tap: &str, vmid: u32, serial: &str) -> String {
-    run_to_the_end(namespace, "system.sh", (tap, vmid, 1), &[serial], WHOLE)
+pub fn boot_system(namespace: &Namespace, tap: &str, vmid: u32, smbios: &str) -> String {
+    run_to_the_end(namespace, "system.sh", (tap, vmid, 1), &[smbios], WHOLE)
 }
 
 fn run_to_the_end(
