@@ -11,17 +11,15 @@ use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
 use crate::cloud_init::Release;
-use crate::world::{Guest, Node, Plug, script};
+use crate::world::{Guest, Node, script};
+use crate::writers::{Lines, served, succeed, write};
 
-/// A network and the lines each writer must have, whichever the release; of ifupdown the routes too.
+/// A network and what becomes of it.
 struct Network {
     /// The MAC is put in for each VM.
     block: &'static str,
     options: &'static str,
-    networkd: &'static [&'static str],
-    netplan: &'static [&'static str],
-    eni: &'static [&'static str],
-    routes: &'static str,
+    lines: Lines,
 }
 
 const NETWORKS: &[Network] = &[
@@ -30,40 +28,44 @@ const NETWORKS: &[Network] = &[
         block: "",
         options: "ipconfig0: ip=192.0.2.5/24,gw=192.0.2.1,ip6=2001:db8::5/64,gw6=2001:db8::1\n\
                   nameserver: 192.0.2.53 2001:db8::53\nsearchdomain: a.example b.example\n",
-        networkd: &[
-            "Name=net0",
-            "Address=192.0.2.5/24",
-            "Address=2001:db8::5/64",
-            "Gateway=192.0.2.1",
-            "Gateway=2001:db8::1",
-            "DNS=192.0.2.53",
-            "DNS=2001:db8::53",
-            "Domains=a.example b.example",
-        ],
-        netplan: &[
-            "- 192.0.2.5/24",
-            "- 2001:db8::5/64",
-            "via: 192.0.2.1",
-            "via: 2001:db8::1",
-            "- 2001:db8::53",
-            "- b.example",
-        ],
-        eni: &[
-            "gateway 192.0.2.1",
-            "gateway 2001:db8::1",
-            "dns-nameservers 192.0.2.53",
-            "dns-search a.example b.example",
-        ],
-        routes: "default via 192.0.2.1\ndefault via 2001:db8::1\n",
+        lines: Lines {
+            networkd: &[
+                "Name=net0",
+                "Address=192.0.2.5/24",
+                "Address=2001:db8::5/64",
+                "Gateway=192.0.2.1",
+                "Gateway=2001:db8::1",
+                "DNS=192.0.2.53",
+                "DNS=2001:db8::53",
+                "Domains=a.example b.example",
+            ],
+            netplan: &[
+                "- 192.0.2.5/24",
+                "- 2001:db8::5/64",
+                "via: 192.0.2.1",
+                "via: 2001:db8::1",
+                "- 2001:db8::53",
+                "- b.example",
+            ],
+            eni: &[
+                "gateway 192.0.2.1",
+                "gateway 2001:db8::1",
+                "dns-nameservers 192.0.2.53",
+                "dns-search a.example b.example",
+            ],
+            routes: "default via 192.0.2.1\ndefault via 2001:db8::1\n",
+        },
     },
     // DHCP for both families, and an MTU.
     Network {
         block: "version: 2\nethernets:\n  lan:\n    match: {macaddress: \"MAC\"}\n    mtu: 1400\n    dhcp4: true\n    dhcp6: true\n",
         options: "",
-        networkd: &["DHCP=yes", "MTUBytes=1400"],
-        netplan: &["dhcp4: true", "dhcp6: true", "mtu: 1400"],
-        eni: &["iface net0 inet6 dhcp", "mtu 1400"],
-        routes: "",
+        lines: Lines {
+            networkd: &["DHCP=yes", "MTUBytes=1400"],
+            netplan: &["dhcp4: true", "dhcp6: true", "mtu: 1400"],
+            eni: &["iface net0 inet6 dhcp", "mtu 1400"],
+            routes: "",
+        },
     },
     // Gateways that no prefix leads to, several addresses, another route.
     Network {
@@ -71,18 +73,20 @@ const NETWORKS: &[Network] = &[
                 \"2001:db8::5/128\"]\n    routes:\n    - {to: default, via: 198.51.100.1, on-link: true}\n    \
                 - {to: default, via: \"fe80::1\"}\n    - {to: 10.0.0.0/8, via: 198.51.100.2, metric: 7}\n",
         options: "",
-        networkd: &[
-            "Address=203.0.113.5/32",
-            "Address=203.0.113.6/32",
-            "Gateway=198.51.100.1",
-            "Gateway=fe80::1",
-            "Destination=198.51.100.1/32",
-            "Destination=10.0.0.0/8",
-            "Metric=7",
-        ],
-        netplan: &["- 203.0.113.6/32", "-   to: 198.51.100.1/32", "via: 0.0.0.0", "via: fe80::1", "to: 10.0.0.0/8"],
-        eni: &["gateway 198.51.100.1", "gateway fe80::1"],
-        routes: "default via 198.51.100.1\ndefault via fe80::1\n",
+        lines: Lines {
+            networkd: &[
+                "Address=203.0.113.5/32",
+                "Address=203.0.113.6/32",
+                "Gateway=198.51.100.1",
+                "Gateway=fe80::1",
+                "Destination=198.51.100.1/32",
+                "Destination=10.0.0.0/8",
+                "Metric=7",
+            ],
+            netplan: &["- 203.0.113.6/32", "-   to: 198.51.100.1/32", "via: 0.0.0.0", "via: fe80::1", "to: 10.0.0.0/8"],
+            eni: &["gateway 198.51.100.1", "gateway fe80::1"],
+            routes: "default via 198.51.100.1\ndefault via fe80::1\n",
+        },
     },
     // Version 1, with what stands beside its links; a second card gets its servers too.
     Network {
@@ -91,17 +95,25 @@ const NETWORKS: &[Network] = &[
                 - {type: physical, name: net1, subnets: [{type: ipv6_slaac}]}\n\
                 - {type: nameserver, address: [192.0.2.54], search: [c.example]}\n",
         options: "net1: virtio=BC:24:11:FF:FF:01,bridge=vmbr0\n",
-        networkd: &[
-            "Address=192.0.2.30/24",
-            "Destination=10.0.0.0/8",
-            "Gateway=192.0.2.2",
-            "Name=net1",
-            "DNS=192.0.2.54",
-            "Domains=c.example",
-        ],
-        netplan: &["- 192.0.2.30/24", "via: 192.0.2.2", "- 192.0.2.54", "- c.example", "macaddress: bc:24:11:ff:ff:01"],
-        eni: &["address 192.0.2.30/24", "gateway 192.0.2.1", "dns-nameservers 192.0.2.54", "iface net1 inet6 auto"],
-        routes: "default via 192.0.2.1\n",
+        lines: Lines {
+            networkd: &[
+                "Address=192.0.2.30/24",
+                "Destination=10.0.0.0/8",
+                "Gateway=192.0.2.2",
+                "Name=net1",
+                "DNS=192.0.2.54",
+                "Domains=c.example",
+            ],
+            netplan: &[
+                "- 192.0.2.30/24",
+                "via: 192.0.2.2",
+                "- 192.0.2.54",
+                "- c.example",
+                "macaddress: bc:24:11:ff:ff:01",
+            ],
+            eni: &["address 192.0.2.30/24", "gateway 192.0.2.1", "dns-nameservers 192.0.2.54", "iface net1 inet6 auto"],
+            routes: "default via 192.0.2.1\n",
+        },
     },
     // A bond of two cards and a VLAN on it. cloud-init makes neither where it writes for networkd itself.
     Network {
@@ -109,19 +121,21 @@ const NETWORKS: &[Network] = &[
                 parameters: {mode: active-backup, mii-monitor-interval: 100}\nvlans:\n  v: {id: 10, link: both, addresses: [10.0.0.5/24], \
                 gateway4: 10.0.0.1}\n",
         options: "net1: virtio=BC:24:11:FF:FF:01,bridge=vmbr0\n",
-        networkd: &["Name=net0", "Name=net1"],
-        netplan: &[
-            "bond0:",
-            "- net1",
-            "mode: active-backup",
-            "mii-monitor-interval: 100",
-            "bond0.10:",
-            "id: 10",
-            "link: bond0",
-            "- 10.0.0.5/24",
-        ],
-        eni: &["bond-master bond0", "iface bond0.10 inet static", "vlan-raw-device bond0", "gateway 10.0.0.1"],
-        routes: "",
+        lines: Lines {
+            networkd: &["Name=net0", "Name=net1"],
+            netplan: &[
+                "bond0:",
+                "- net1",
+                "mode: active-backup",
+                "mii-monitor-interval: 100",
+                "bond0.10:",
+                "id: 10",
+                "link: bond0",
+                "- 10.0.0.5/24",
+            ],
+            eni: &["bond-master bond0", "iface bond0.10 inet static", "vlan-raw-device bond0", "gateway 10.0.0.1"],
+            routes: "",
+        },
     },
 ];
 
@@ -136,30 +150,12 @@ fn each_writer_of_cloud_init_has_the_whole_network() {
     }
     node.start();
     for (vmid, network) in numbered() {
-        let guest = Guest::plug(&node, vmid, Plug::Veth, "169.254.1.2/16");
-        node.await_guard(&guest.tap());
-        guest.await_answer();
-        let text = guest.get("/openstack/latest/network_data.json");
-        let document = Node::dir().join(format!("network-data-{vmid}"));
-        fs::write(&document, &text).unwrap();
+        let document = served(&node, vmid, "/openstack/latest/network_data.json");
+        let text = fs::read_to_string(&document).unwrap();
         let cards = format!("net0,{} net1,bc:24:11:ff:ff:01", Guest::mac(vmid));
         for release in Release::BOTH {
             has_form(release, &text);
-            let write = |writer: &str, ifupdown: Option<Release>| {
-                let mut command = Command::new(script("guest/network.sh"));
-                command.env("CARDS", &cards);
-                command.arg(release.tree()).arg(&document).arg(writer).args(ifupdown.map(Release::tree));
-                succeed(&mut command, &format!("{vmid}: {writer} of {release:?}"))
-            };
-            for (writer, lines) in [("networkd", network.networkd), ("netplan", network.netplan)] {
-                has_lines(&write(writer, None), lines, &format!("{vmid}: {writer} of {release:?}"));
-            }
-            // A bond takes a kernel's module and ifenslave to set up.
-            let ifupdown = (!network.routes.is_empty()).then_some(Release::Debian12);
-            let made = write("eni", ifupdown);
-            let (files, routes) = made.split_once("== routes\n").unwrap_or((&made, ""));
-            has_lines(files, network.eni, &format!("{vmid}: eni of {release:?}"));
-            assert_eq!(routes, network.routes, "{vmid}: ifupdown by {release:?}:\n{files}");
+            write(release, vmid, &document, Some(&cards), &network.lines);
         }
     }
 }
@@ -174,21 +170,4 @@ fn has_form(release: Release, document: &str) {
     let mut command = Command::new("chroot");
     command.arg(release.tree()).args(["/usr/bin/python3", "-B", "-W", "ignore", "-c", program, document, &schema]);
     succeed(&mut command, &format!("the schema by {release:?}: {document}"));
-}
-
-#[track_caller]
-fn succeed(command: &mut Command, what: &str) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn has_lines(text: &str, lines: &[&str], what: &str) {
-    for line in lines {
-        assert!(
-            text.lines().any(|found| found.trim().replace(['"', '\''], "") == *line),
-            "{what}: no {line:?} in\n{text}"
-        );
-    }
 }
