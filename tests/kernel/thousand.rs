@@ -28,8 +28,11 @@ fn all_their_own(answers: &Answers) {
     assert_eq!(answers.times.len(), COUNT as usize);
 }
 
-/// Kills the daemon and starts it again: how long until each of them is answered, and what the last one holds then.
-fn restart(node: &mut Node, crowd: &Crowd, figures: &Figures) -> Usage {
+/// How long what a thousand at once have taken may be held: each had a connection, and on a busy machine those end late.
+const SETTLES: Duration = Duration::from_secs(30);
+
+/// Kills the daemon and starts it again: how long until each of them is answered.
+fn restart(node: &mut Node, crowd: &Crowd, figures: &Figures) {
     for _ in 0..3 {
         let answers = std::thread::scope(|scope| {
             node.stop("KILL");
@@ -43,9 +46,7 @@ fn restart(node: &mut Node, crowd: &Crowd, figures: &Figures) -> Usage {
             "killed and started again: answered {first:.0} ms (first), {half:.0} ms (half), {last:.0} ms (last) later"
         ));
     }
-    let usage = Usage::of(node.pid());
-    figures.say(&format!("started among them: {usage}"));
-    usage
+    figures.say(&format!("started among them: {}", Usage::of(node.pid())));
 }
 
 #[test]
@@ -78,8 +79,12 @@ fn a_thousand_interfaces_are_served_vanish_and_return_and_leave_nothing() {
         }
         full.push(usage);
         // What is left is compared with what the same process held.
-        let most = if round == "return" { restart(&mut node, &crowd, &figures) } else { usage };
-        assert!(most.resident <= usage.resident + TOLERANCE, "one by one {usage}, all at once {most}");
+        if round == "return" {
+            restart(&mut node, &crowd, &figures);
+        }
+        let most = until_within(SETTLES, "all at once take no more than one by one", || {
+            Some(Usage::of(node.pid())).filter(|now| now.resident <= usage.resident + TOLERANCE)
+        });
 
         drop(crowd);
         until_within(LONG, "all seats are free", || (node.metric("pve_imds_guests") == 0.0).then_some(()));
