@@ -52,20 +52,26 @@ pub fn inventory(checked: &Checked) -> backend::Settings {
     }
 }
 
-/// The router of this configuration.
+/// What this configuration serves.
 #[must_use]
-pub fn router(checked: &Checked, inventory: &Arc<Inventory>, passwords: &Passwords) -> Router {
-    Router::new(Settings {
+pub fn settings(checked: &Checked, inventory: &Arc<Inventory>) -> Settings {
+    Settings {
         nocloud_enabled: checked.nocloud_enabled,
         cloudinit_enabled: checked.cloudinit_enabled,
         node: checked.node_name.clone(),
         resolver: inventory.resolver().clone(),
         inventory: Some(Arc::clone(inventory)),
         vendor: Arc::clone(&checked.vendor),
-        passwords: passwords.clone(),
+        passwords: Passwords::default(),
         keys: inventory.keys().clone(),
         clock: Clock::default(),
-    })
+    }
+}
+
+/// The router of this configuration. Guests tell it their passwords.
+#[must_use]
+pub fn router(checked: &Checked, inventory: &Arc<Inventory>, passwords: &Passwords) -> Router {
+    Router::new(Settings { passwords: passwords.clone(), ..settings(checked, inventory) })
 }
 
 /// What guests may ask in this configuration.

@@ -16,8 +16,9 @@ use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::VmId;
 use serde_json::{Value, json};
 
-use super::sources::{ours, site};
+use super::sources::ours;
 use super::{inventory, no_such_vm, vmid, warnings};
+use crate::app;
 use crate::app::admission::Admission;
 use crate::cli::Inspect;
 use crate::config::{ConfigError, Loaded};
@@ -35,7 +36,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
         let checked = loaded?.checked;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
-        let mut ours = ours(&record.vm, record.pool.as_ref(), &site(&checked, &inventory));
+        let mut ours = ours(&record.vm, record.pool.as_ref(), &app::settings(&checked, &inventory).site());
         ours["owner"] = json!(&*record.owner);
         ours["pool"] = json!(record.pool);
         ours["stale"] = json!(record.stale);

@@ -1,9 +1,8 @@
 //! Where a VM's answers come from, as `view --sources`, `inspect` and `taps` say it.
 
 use std::io::{Write, stdout};
-use std::sync::Arc;
 
-use pve_imds_datasources::backends::pve::{Inventory, Record};
+use pve_imds_datasources::backends::pve::Record;
 use pve_imds_model::exclude::Rule;
 use pve_imds_model::notes::BlockError;
 use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
@@ -13,13 +12,6 @@ use pve_imds_model::sources::{Origin, Source, origins};
 use pve_imds_model::vendor::File;
 use pve_imds_model::vm::Vm;
 use serde_json::{Map, Value, json};
-
-use crate::config::Checked;
-
-/// What this node adds to its VMs' answers.
-pub(super) fn site(checked: &Checked, inventory: &Inventory) -> Site {
-    Site { cloudinit: checked.cloudinit_enabled, dns: inventory.resolver().dns(), vendor: Arc::clone(&checked.vendor) }
-}
 
 /// `view --sources`: one line for each answer, one for the node's own decision.
 pub(super) fn print(record: &Record, site: &Site, rule: Option<&Rule>) -> anyhow::Result<()> {

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::rights::Deed;
 use super::{interfaces, inventory, sources};
+use crate::app;
 use crate::app::admission::Admission;
 use crate::app::claim::Holder;
 use crate::app::guests::Accept;
@@ -43,7 +44,7 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
     let accept = Accept { kinds: kinds.clone() };
     let inventory = inventory(checked)?;
     let admission = Admission::new(inventory.clone(), checked.exclude.clone());
-    let site = sources::site(checked, &inventory);
+    let site = app::settings(checked, &inventory).site();
     if let Err(lacking) = Deed::Taps.allowed() {
         writeln!(stderr(), "guards that are pinned elsewhere are not seen: {lacking}")?;
     }

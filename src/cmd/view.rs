@@ -53,7 +53,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     let link = Link { tap: TapName { vmid, nic }, index: 0, since: 0 };
     let rule = Admission::new(inventory.clone(), checked.exclude.clone()).rule(link);
     if view.sources {
-        return sources::print(&record, &sources::site(checked, &inventory), rule.as_ref());
+        return sources::print(&record, &app::settings(checked, &inventory).site(), rule.as_ref());
     }
     if let Some(rule) = rule {
         writeln!(

@@ -19,7 +19,6 @@ use pve_imds_model::request::Emulation;
 use self::tree::Node;
 use crate::reply::{Kind, Reply};
 use crate::subject::Subject;
-use crate::user_data::user_data;
 
 pub(crate) use census::{Census, describe};
 pub(crate) use session::{issue, judge};
@@ -27,7 +26,7 @@ pub(crate) use session::{issue, judge};
 /// The answer to GET.
 ///
 /// # Errors
-/// Those of [`user_data`] for it; [`Subject::may_enter`]'s for what a boot begins with.
+/// Those of [`Subject::user_data`] for it; [`Subject::may_enter`]'s for what a boot begins with.
 pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Result<Reply, Fault> {
     let below: Vec<Cow<'_, str>> =
         parts(path).skip(2).map(|part| percent_decode_str(part).decode_utf8_lossy()).collect();
@@ -48,7 +47,7 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             show(tree::meta_data(subject), &below)
         }
         Endpoint::Ec2Dynamic => show(tree::dynamic(subject), &below),
-        Endpoint::Ec2UserData => match user_data(subject.vm, &subject.site)? {
+        Endpoint::Ec2UserData => match subject.user_data()? {
             none if none.is_empty() => Err(Fault::not_found()),
             text => Ok(Reply::new(Kind::Opaque, text)),
         },

@@ -26,6 +26,7 @@ use pve_imds_backends::clock::Clock;
 use pve_imds_backends::keys::NodeKeys;
 use pve_imds_backends::pve::Inventory;
 use pve_imds_backends::resolver::Resolver;
+use pve_imds_model::endpoint::Family;
 use pve_imds_model::fault::{Fault, Outcome};
 use pve_imds_model::request::{Caller, Emulation, Endpoint, Link, UnknownCaller};
 use pve_imds_model::site::Site;
@@ -43,15 +44,6 @@ pub use pve_imds_backends as backends;
 
 pub use openstack::{Password, Passwords};
 pub use reply::{Body, BoxError};
-
-/// The methods of everything that is only read.
-const READ: &str = "GET, HEAD";
-
-/// The method of a session token.
-const ASK: &str = "PUT";
-
-/// The methods of a guest's password.
-const READ_AND_SAY: &str = "GET, HEAD, POST";
 
 /// What this node serves.
 #[derive(Clone, Debug)]
@@ -98,7 +90,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn site(&self) -> Site {
+    /// What this node adds to its VMs' answers.
+    #[must_use]
+    pub fn site(&self) -> Site {
         Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns(), vendor: Arc::clone(&self.vendor) }
     }
 
@@ -137,52 +131,46 @@ impl Router {
         Self { settings: Arc::new(settings), census: Census::default() }
     }
 
-    /// The answer to a request that is only read.
-    fn answer<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Result<Response<Body>, Fault> {
-        use Endpoint as E;
+    /// The one way in: whether there is such a thing, may be asked for in this way, and who asks. A wrong method is wrong
+    /// for everyone, so nobody is looked for before.
+    fn enter<'r, B>(&'r self, endpoint: Endpoint, request: &'r Request<B>) -> Result<Subject<'r>, Fault> {
         let extensions = request.extensions();
-        let (method, path) = (request.method(), request.uri().path());
         let shown = extensions.get().copied().unwrap_or_default();
-        match endpoint {
-            E::Pxe => {
-                read_only(method, READ)?;
-                return Ok(pxe::exit(method));
-            }
-            E::Other => return Err(Fault::not_found()),
-            _ if !self.serves(endpoint, shown) => return Err(Fault::not_found()),
-            _ => {}
-        }
-        // After "is there such a thing", before "who are you": a wrong method is wrong for everyone.
-        match endpoint {
-            E::Ec2Token if method == Method::PUT => {}
-            E::Ec2Token => return Err(Fault::method_not_allowed(ASK)),
-            E::OpenstackPassword => read_only(method, READ_AND_SAY)?,
-            _ => read_only(method, READ)?,
-        }
-        let nobody = Caller::Unknown(UnknownCaller::NoConfig);
-        let vm = extensions.get().unwrap_or(&nobody).require()?;
-        if is_nocloud(endpoint) && vm.keeps_to_ec2() {
+        let is_there = match endpoint.family() {
+            Some(Family::Nocloud) => self.settings.nocloud_enabled,
+            Some(Family::Openstack) => shown != Emulation::Ec2,
+            Some(Family::Ec2) => true,
+            Some(Family::Pxe) | None => false,
+        };
+        if !is_there {
             return Err(Fault::not_found());
         }
-        let subject = self.settings.subject(vm, extensions.get(), shown);
-        let Settings { keys, clock, .. } = &*self.settings;
-        if endpoint == E::Ec2Token {
-            return ec2::issue(request.headers(), &subject, keys, clock);
+        asked_by(request.method(), methods(endpoint))?;
+        let vm = extensions.get().unwrap_or(&NOBODY).require()?;
+        if endpoint.family() == Some(Family::Nocloud) && vm.keeps_to_ec2() {
+            return Err(Fault::not_found());
         }
-        if is_ec2(endpoint) {
-            let (token, verdict) = ec2::judge(request.headers(), vm, keys, clock);
-            self.census.count(vm.vmid, token);
-            tracing::Span::current().record("token", token.word());
-            verdict?;
+        Ok(self.settings.subject(vm, extensions.get(), shown))
+    }
+
+    /// The answer to a request whose body says nothing.
+    fn answer<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Result<Response<Body>, Fault> {
+        use Endpoint as E;
+        let (method, headers, path) = (request.method(), request.headers(), request.uri().path());
+        if endpoint == E::Pxe {
+            asked_by(method, methods(endpoint))?;
+            return Ok(pxe::exit(method));
         }
+        let subject = self.enter(endpoint, request)?;
+        let Settings { keys, clock, passwords, .. } = &*self.settings;
         let reply = match endpoint {
-            E::NocloudIndex => nocloud::serve(nocloud::File::Index, &subject)?,
-            E::NocloudMetaData => nocloud::serve(nocloud::File::MetaData, &subject)?,
-            E::NocloudUserData => nocloud::serve(nocloud::File::UserData, &subject)?,
-            E::NocloudVendorData => nocloud::serve(nocloud::File::VendorData, &subject)?,
-            E::NocloudNetworkConfig => nocloud::serve(nocloud::File::NetworkConfig, &subject)?,
+            E::NocloudIndex
+            | E::NocloudMetaData
+            | E::NocloudUserData
+            | E::NocloudVendorData
+            | E::NocloudNetworkConfig => nocloud::serve(endpoint, &subject)?,
             E::OpenstackPassword => {
-                let said = self.settings.passwords.get(vm);
+                let said = passwords.get(subject.vm);
                 Reply::new(Kind::Text, said.map(|password| password.bytes()).unwrap_or_default())
             }
             E::OpenstackIndex
@@ -190,25 +178,17 @@ impl Router {
             | E::OpenstackUserData
             | E::OpenstackVendorData
             | E::OpenstackNetworkData => openstack::serve(endpoint, path, &subject)?,
-            E::Ec2Index | E::Ec2MetaData | E::Ec2UserData | E::Ec2Dynamic => ec2::serve(endpoint, path, &subject)?,
-            E::Ec2Token | E::Pxe | E::Other => return Err(Fault::not_found()),
+            E::Ec2Token => return ec2::issue(headers, &subject, keys, clock),
+            E::Ec2Index | E::Ec2MetaData | E::Ec2UserData | E::Ec2Dynamic => {
+                let (token, verdict) = ec2::judge(headers, subject.vm, keys, clock);
+                self.census.count(subject.vm.vmid, token);
+                tracing::Span::current().record("token", token.word());
+                verdict?;
+                ec2::serve(endpoint, path, &subject)?
+            }
+            E::Pxe | E::Other => return Err(Fault::not_found()),
         };
-        Ok(reply.answer(method, request.headers()))
-    }
-
-    /// Whether there is such a thing for whom `shown` is decided.
-    fn serves(&self, endpoint: Endpoint, shown: Emulation) -> bool {
-        use Endpoint as E;
-        match endpoint {
-            _ if is_nocloud(endpoint) => self.settings.nocloud_enabled,
-            E::OpenstackIndex
-            | E::OpenstackMetaData
-            | E::OpenstackUserData
-            | E::OpenstackVendorData
-            | E::OpenstackNetworkData
-            | E::OpenstackPassword => shown != Emulation::Ec2,
-            _ => true,
-        }
+        Ok(reply.answer(method, headers))
     }
 
     /// Takes down a password.
@@ -217,11 +197,7 @@ impl Router {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
     {
-        if !self.serves(Endpoint::OpenstackPassword, request.extensions().get().copied().unwrap_or_default()) {
-            return Err(Fault::not_found());
-        }
-        let nobody = Caller::Unknown(UnknownCaller::NoConfig);
-        let vm = Arc::clone(request.extensions().get().unwrap_or(&nobody).require()?);
+        let vm = Arc::clone(self.enter(Endpoint::OpenstackPassword, &request)?.vm);
         let body = Limited::new(request.into_body(), MAX_PASSWORD);
         let body = body.collect().await.map_err(|error| Fault::bad_request().because(error))?;
         let password = Password::new(body.to_bytes()).map_err(|error| Fault::bad_request().because(error))?;
@@ -232,24 +208,23 @@ impl Router {
     }
 }
 
-fn is_nocloud(endpoint: Endpoint) -> bool {
-    use Endpoint as E;
-    matches!(
-        endpoint,
-        E::NocloudIndex | E::NocloudMetaData | E::NocloudUserData | E::NocloudVendorData | E::NocloudNetworkConfig
-    )
+/// Who asks, where nobody looked.
+const NOBODY: Caller = Caller::Unknown(UnknownCaller::NoConfig);
+
+/// How an endpoint may be asked for, as `Allow` lists it.
+fn methods(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Ec2Token => "PUT",
+        Endpoint::OpenstackPassword => "GET, HEAD, POST",
+        _ => "GET, HEAD",
+    }
 }
 
-/// What a session token is looked at for.
-fn is_ec2(endpoint: Endpoint) -> bool {
-    use Endpoint as E;
-    matches!(endpoint, E::Ec2Index | E::Ec2MetaData | E::Ec2UserData | E::Ec2Dynamic)
-}
-
-fn read_only(method: &Method, allowed: &'static str) -> Result<(), Fault> {
-    match *method {
-        Method::GET | Method::HEAD => Ok(()),
-        _ => Err(Fault::method_not_allowed(allowed)),
+fn asked_by(method: &Method, allowed: &'static str) -> Result<(), Fault> {
+    if allowed.split(", ").any(|known| known == method.as_str()) {
+        Ok(())
+    } else {
+        Err(Fault::method_not_allowed(allowed))
     }
 }
 

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pve_imds_model::endpoint::Endpoint;
 use pve_imds_model::fault::Fault;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::Vm;
@@ -15,18 +16,6 @@ use serde::Serialize;
 
 use crate::reply::{Kind, Reply, shared};
 use crate::subject::Subject;
-use crate::user_data::{user_data, vendor_data};
-
-/// What there is below `/nocloud/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum File {
-    /// The listing; no client asks for it, people do.
-    Index,
-    MetaData,
-    UserData,
-    VendorData,
-    NetworkConfig,
-}
 
 const LISTING: &str = "meta-data\nuser-data\nvendor-data\nnetwork-config\n";
 
@@ -34,15 +23,16 @@ const LISTING: &str = "meta-data\nuser-data\nvendor-data\nnetwork-config\n";
 /// service from a guest should see with the first request whether the guest is known.
 ///
 /// # Errors
-/// Those of [`user_data`] and [`vendor_data`], for that file alone.
-pub(crate) fn serve(file: File, subject: &Subject<'_>) -> Result<Reply, Fault> {
-    let Subject { vm, pool, site, .. } = subject;
-    Ok(match file {
-        File::Index => Reply::new(Kind::Text, Bytes::from_static(LISTING.as_bytes())),
-        File::MetaData => Reply::new(Kind::Yaml, meta_data(vm)?),
-        File::UserData => Reply::new(Kind::Opaque, user_data(vm, site)?),
-        File::VendorData => Reply::new(Kind::Opaque, vendor_data(vm, pool.as_ref(), site)?),
-        File::NetworkConfig => Reply::new(Kind::Yaml, network_config(vm, site)),
+/// Those of [`Subject::user_data`] and [`Subject::vendor_data`], for that file alone.
+pub(crate) fn serve(endpoint: Endpoint, subject: &Subject<'_>) -> Result<Reply, Fault> {
+    let Subject { vm, site, .. } = subject;
+    Ok(match endpoint {
+        Endpoint::NocloudIndex => Reply::new(Kind::Text, Bytes::from_static(LISTING.as_bytes())),
+        Endpoint::NocloudMetaData => Reply::new(Kind::Yaml, meta_data(vm)?),
+        Endpoint::NocloudUserData => Reply::new(Kind::Opaque, subject.user_data()?),
+        Endpoint::NocloudVendorData => Reply::new(Kind::Opaque, subject.vendor_data()?),
+        Endpoint::NocloudNetworkConfig => Reply::new(Kind::Yaml, network_config(vm, site)),
+        _ => return Err(Fault::not_found()),
     })
 }
 

@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use crate::reply::{Kind, Reply};
 use crate::subject::Subject;
-use crate::user_data::{user_data, vendor_data};
 
 pub(crate) use password::MAX_PASSWORD;
 pub use password::{Password, Passwords};
@@ -24,7 +23,7 @@ pub use password::{Password, Passwords};
 /// The answer to GET.
 ///
 /// # Errors
-/// Those of [`user_data`] and [`vendor_data`] for these files; [`Subject::may_enter`]'s for the two that a boot begins
+/// Those of [`Subject::user_data`] and [`Subject::vendor_data`] for these files; [`Subject::may_enter`]'s for the two that a boot begins
 /// with.
 pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Result<Reply, Fault> {
     Ok(match endpoint {
@@ -36,12 +35,12 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             subject.may_enter()?;
             json(&meta_data(subject))
         }
-        Endpoint::OpenstackUserData => match user_data(subject.vm, &subject.site)? {
+        Endpoint::OpenstackUserData => match subject.user_data()? {
             none if none.is_empty() => return Err(Fault::not_found()),
             text => Reply::new(Kind::Opaque, text),
         },
         Endpoint::OpenstackVendorData if path.trim_end_matches('/').ends_with("vendor_data.json") => {
-            json(&vendor_document(&vendor_data(subject.vm, subject.pool.as_ref(), &subject.site)?))
+            json(&vendor_document(&subject.vendor_data()?))
         }
         Endpoint::OpenstackVendorData => json(&json!({})),
         Endpoint::OpenstackNetworkData => json(&network(subject).ok_or_else(Fault::not_found)?),

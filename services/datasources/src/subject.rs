@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pve_imds_model::fault::Fault;
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Nic, Vm};
 
-use crate::user_data::user_data;
+use crate::user_data::{user_data, vendor_data};
 
 /// A VM that asks, and all that its answers are made of.
 #[derive(Debug)]
@@ -30,9 +31,25 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// Its user data.
+    ///
+    /// # Errors
+    /// [`user_data`]'s.
+    pub(crate) fn user_data(&self) -> Result<Bytes, Fault> {
+        user_data(self.vm, &self.site)
+    }
+
+    /// Its vendor data and that of its node.
+    ///
+    /// # Errors
+    /// [`vendor_data`]'s.
+    pub(crate) fn vendor_data(&self) -> Result<Bytes, Fault> {
+        vendor_data(self.vm, self.pool.as_ref(), &self.site)
+    }
+
     /// Whether it has user data: clients take an empty document for one that holds nothing they understand.
     pub(crate) fn has_user_data(&self) -> bool {
-        user_data(self.vm, &self.site).map_or(true, |text| !text.is_empty())
+        self.user_data().map_or(true, |text| !text.is_empty())
     }
 
     /// Lets whoever begins a boot in OpenStack's or EC2's way go on only if its user data could be had: cloud-init would
@@ -40,9 +57,9 @@ impl Subject<'_> {
     /// block is mended by whoever wrote it.
     ///
     /// # Errors
-    /// Those of [`user_data`], if its block says `secrets=`.
+    /// [`user_data`]'s, if its block says `secrets=`.
     pub(crate) fn may_enter(&self) -> Result<(), Fault> {
         let asks_for_secrets = matches!(&self.vm.notes.user_data, Some(Ok(block)) if block.secrets.is_some());
-        if asks_for_secrets { user_data(self.vm, &self.site).map(drop) } else { Ok(()) }
+        if asks_for_secrets { self.user_data().map(drop) } else { Ok(()) }
     }
 }

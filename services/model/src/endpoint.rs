@@ -49,6 +49,19 @@ words! {
     }
 }
 
+/// Whose language an endpoint speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// cloud-init's NoCloud seed.
+    Nocloud,
+    /// Nova's metadata.
+    Openstack,
+    /// EC2's metadata.
+    Ec2,
+    /// iPXE's scripts.
+    Pxe,
+}
+
 /// Nova's versions of its metadata, and the one that means the newest.
 pub const OPENSTACK_VERSIONS: &[&str] = &[
     "2012-08-10",
@@ -104,6 +117,29 @@ pub fn parts(path: &str) -> impl Iterator<Item = &str> + Clone {
 }
 
 impl Endpoint {
+    /// Whose it is; nobody's, if there is no such thing.
+    #[must_use]
+    pub fn family(self) -> Option<Family> {
+        match self {
+            Self::NocloudIndex
+            | Self::NocloudMetaData
+            | Self::NocloudUserData
+            | Self::NocloudVendorData
+            | Self::NocloudNetworkConfig => Some(Family::Nocloud),
+            Self::OpenstackIndex
+            | Self::OpenstackMetaData
+            | Self::OpenstackUserData
+            | Self::OpenstackVendorData
+            | Self::OpenstackNetworkData
+            | Self::OpenstackPassword => Some(Family::Openstack),
+            Self::Ec2Index | Self::Ec2MetaData | Self::Ec2UserData | Self::Ec2Dynamic | Self::Ec2Token => {
+                Some(Family::Ec2)
+            }
+            Self::Pxe => Some(Family::Pxe),
+            Self::Other => None,
+        }
+    }
+
     /// Reads a request path.
     #[must_use]
     pub fn classify(path: &str) -> Self {
@@ -220,6 +256,20 @@ mod tests {
             ("/Nocloud", E::Other),
         ] {
             assert_eq!(E::classify(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_family_is_named_by_its_endpoints() {
+        for endpoint in Endpoint::ALL {
+            let family = match endpoint.word().split('_').next() {
+                Some("nocloud") => Some(Family::Nocloud),
+                Some("openstack") => Some(Family::Openstack),
+                Some("ec2") => Some(Family::Ec2),
+                Some("pxe") => Some(Family::Pxe),
+                _ => None,
+            };
+            assert_eq!(endpoint.family(), family, "{}", endpoint.word());
         }
     }
 

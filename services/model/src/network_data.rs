@@ -15,6 +15,8 @@ mod second;
 mod tests;
 mod values;
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use self::cards::{Laid, Made};
@@ -73,15 +75,23 @@ impl Addresses {
     /// Those of `net<index>` itself, not of VLANs on it or of a bond that it is in.
     #[must_use]
     pub fn of(vm: &Vm, index: u8, site: &Site) -> Self {
+        Self::of_each(vm, site).remove(&index).unwrap_or_default()
+    }
+
+    /// Those of every NIC that has any, by its index.
+    #[must_use]
+    pub fn of_each(vm: &Vm, site: &Site) -> BTreeMap<u8, Self> {
         with_links(vm, site, |_, laid| {
-            let mut addresses = Self::default();
-            let own = laid.iter().filter(|laid| laid.kind == Made::Card(index)).flat_map(|laid| &laid.link.ways);
-            for way in own {
-                let Way::Fixed(cidr) = way else { continue };
-                let family = if cidr.address.is_ipv4() { &mut addresses.ipv4 } else { &mut addresses.ipv6 };
-                family.push(cidr.to_string());
+            let mut each = BTreeMap::<u8, Self>::new();
+            for Laid { kind, link, .. } in laid {
+                let Made::Card(index) = kind else { continue };
+                for way in &link.ways {
+                    let Way::Fixed(cidr) = way else { continue };
+                    let Self { ipv4, ipv6 } = each.entry(*index).or_default();
+                    if cidr.address.is_ipv4() { ipv4 } else { ipv6 }.push(cidr.to_string());
+                }
             }
-            addresses
+            each
         })
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! In comes a VM; out go directories and leaves. Pure.
 
+use std::collections::BTreeMap;
+
 use pve_imds_model::instance;
-use pve_imds_model::network_data::Addresses;
+use pve_imds_model::network_data::{Addresses, subnet};
 use serde_json::json;
 
 use crate::subject::Subject;
@@ -97,7 +99,10 @@ impl Directory {
 /// `/<version>/meta-data/`
 pub(super) fn meta_data(subject: &Subject<'_>) -> Node {
     let Subject { vm, node, .. } = subject;
-    let addresses = subject.nic.map(|nic| Addresses::of(vm, nic.index, &subject.site)).unwrap_or_default();
+    let each = Addresses::of_each(vm, &subject.site);
+    let own = subject.nic.and_then(|nic| each.get(&nic.index));
+    let Addresses { ipv4, ipv6 } = own.cloned().unwrap_or_default();
+    let mac = subject.nic.and_then(|nic| nic.mac.as_ref()).map(|mac| mac.to_ascii_lowercase());
     let first = |all: &[String]| all.first().map(|cidr| plain(cidr).to_owned()).into_iter().collect::<Vec<_>>();
     let placement =
         Directory::default().leaf("availability-zone", instance::zone(node)).leaf("region", instance::region(node));
@@ -107,19 +112,11 @@ pub(super) fn meta_data(subject: &Subject<'_>) -> Node {
         .leaf("instance-id", instance::instance_id(vm))
         .leaf("instance-life-cycle", "on-demand")
         .leaf("instance-type", instance::instance_type(vm.size))
-        .lines("ipv6", &first(&addresses.ipv6))
+        .lines("ipv6", &first(&ipv6))
         .leaf("local-hostname", vm.hostname())
-        .lines("local-ipv4", &first(&addresses.ipv4))
-        .lines(
-            "mac",
-            &subject
-                .nic
-                .and_then(|nic| nic.mac.as_ref())
-                .map(|mac| mac.to_ascii_lowercase())
-                .into_iter()
-                .collect::<Vec<_>>(),
-        )
-        .below("network", network(subject))
+        .lines("local-ipv4", &first(&ipv4))
+        .lines("mac", &mac.into_iter().collect::<Vec<_>>())
+        .below("network", network(subject, &each))
         .below("placement", placement)
         .below("public-keys", public_keys(subject))
         .leaf("reservation-id", instance::reservation_id(vm))
@@ -161,16 +158,14 @@ fn tags(subject: &Subject<'_>) -> Directory {
 }
 
 /// One directory for each NIC whose address the configuration tells, by that address in lower case.
-fn network(subject: &Subject<'_>) -> Directory {
+fn network(subject: &Subject<'_>, each: &BTreeMap<u8, Addresses>) -> Directory {
     let vm = subject.vm;
     let mut macs = Directory::default();
     for (number, nic) in vm.nets.iter().filter(|nic| nic.mac.is_some()).enumerate() {
         let mac = nic.mac.as_deref().unwrap_or_default().to_ascii_lowercase();
-        let Addresses { ipv4, ipv6 } = Addresses::of(vm, nic.index, &subject.site);
+        let Addresses { ipv4, ipv6 } = each.get(&nic.index).cloned().unwrap_or_default();
         let strip = |all: &[String]| all.iter().map(|cidr| plain(cidr).to_owned()).collect::<Vec<_>>();
-        let subnets = |all: &[String]| {
-            all.iter().filter_map(|cidr| pve_imds_model::network_data::subnet(cidr)).collect::<Vec<_>>()
-        };
+        let subnets = |all: &[String]| all.iter().filter_map(|cidr| subnet(cidr)).collect::<Vec<_>>();
         let interface = Directory::default()
             .leaf("device-number", number.to_string())
             .lines("ipv6s", &strip(&ipv6))
