@@ -175,6 +175,7 @@ impl Cluster {
                 "nodename": "pve1",
                 "version": 1,
                 "cluster": { "name": "pretend", "version": 2, "nodes": 3, "quorate": u8::from(self.quorate) },
+                "nodelist": { "pve1": { "id": 1, "online": 1 }, "pve2": { "id": 2, "online": 1 }, "pve3": { "id": 3 } },
             }),
             _ => return,
         };

@@ -19,6 +19,7 @@ mod given_again;
 mod hints;
 mod inventory;
 mod keyring;
+mod members;
 mod metrics;
 mod nodes;
 #[cfg(test)]

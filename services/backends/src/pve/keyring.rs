@@ -2,8 +2,9 @@
 //!
 //! In comes the tree, from time to time; out go the keys that could be read, into [`NodeKeys`], and what of that is news.
 //! Proxmox makes such a file once and writes it in place, so half of one may be found; nobody counts its writes. A node's
-//! key stays while its file cannot be read and goes when the file is missing twice, or the node is. Refused: to keep the
-//! bytes of a file, or more keys than a cluster has nodes.
+//! key stays while its file cannot be read and goes when the file is missing twice, or the node is, from `nodes` or from the
+//! cluster ([`Members`]): what is left behind of a removed node opens nothing here. Refused: to keep the bytes of a file,
+//! or more keys than a cluster has nodes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 
 use super::files::{self, ReadError};
 use super::inventory::Digest;
+use super::members::Members;
 use super::nodes::is_node_name;
 use crate::keys::{NodeKeys, SealingKey};
 
@@ -47,6 +49,8 @@ pub(super) struct Keyring {
     /// When to look again.
     due: Option<Instant>,
     lacking: bool,
+    /// As they could be read last.
+    members: Option<Members>,
     keys: NodeKeys,
 }
 
@@ -62,7 +66,7 @@ struct Known {
 
 impl Keyring {
     pub(super) fn new(own: &str, keys: NodeKeys) -> Self {
-        Self { own: own.into(), known: BTreeMap::new(), due: None, lacking: false, keys }
+        Self { own: own.into(), known: BTreeMap::new(), due: None, lacking: false, members: None, keys }
     }
 
     /// Reads the files again, if it is time to.
@@ -72,10 +76,15 @@ impl Keyring {
         }
         self.due = Some(now + KEEP);
         let mut news = Vec::new();
+        // What is no tree now, or is one by half, has lost no nodes.
+        if let Ok(Some(members)) = Members::read(dir) {
+            self.members = Some(members);
+        }
         let dir = dir.join("nodes");
         let listed = files::names(&dir);
         if let Ok(names) = &listed {
-            let others = names.iter().filter(|name| is_node_name(name) && ***name != *self.own);
+            let is_member = |name: &str| self.members.as_ref().is_none_or(|members| members.has(name));
+            let others = names.iter().filter(|name| is_node_name(name) && ***name != *self.own && is_member(name));
             let nodes: Vec<Arc<str>> = names
                 .contains(&*self.own)
                 .then(|| Arc::clone(&self.own))
@@ -229,6 +238,39 @@ mod tests {
             assert_eq!(keyring.look(tree.path(), now), []);
         }
         assert!(keys.of("a").is_some());
+    }
+
+    #[test]
+    fn a_node_that_was_removed_from_the_cluster_opens_nothing() {
+        let tree = tempfile::tempdir().unwrap();
+        for node in ["a", "b"] {
+            fs::create_dir_all(tree.path().join("nodes").join(node)).unwrap();
+            fs::write(tree.path().join("nodes").join(node).join(KEY), key_pem().unwrap()).unwrap();
+        }
+        let keys = NodeKeys::default();
+        let mut keyring = Keyring::new("a", keys.clone());
+        let mut now = Instant::now();
+        let both = r#"{"nodename":"a","nodelist":{"a":{"id":1},"b":{"id":2}}}"#;
+        for (members, expected, known) in [
+            (None, &["read a", "read b"][..], "ab"),
+            (Some(both), &[], "ab"),
+            (Some(r#"{"nodename":"a","nodelist":{"a":{"id":1}}}"#), &["gone b"], "a"),
+            // Half a file, and none while pmxcfs starts again.
+            (Some(r#"{"nodename":"a","#), &[], "a"),
+            (None, &[], "a"),
+            (Some(both), &["read b"], "ab"),
+            (Some(r#"{"nodename":"a","version":0}"#), &["gone b"], "a"),
+        ] {
+            match members {
+                Some(text) => fs::write(tree.path().join(".members"), text).unwrap(),
+                None => _ = fs::remove_file(tree.path().join(".members")),
+            }
+            let found = keyring.look(tree.path(), now);
+            now += KEEP;
+            assert_eq!(found.iter().map(word).collect::<Vec<_>>(), expected, "{members:?}");
+            let nodes: String = ["a", "b"].into_iter().filter(|node| keys.of(node).is_some()).collect();
+            assert_eq!(nodes, known, "{members:?}");
+        }
     }
 
     #[test]
