@@ -10,11 +10,13 @@ mod conversation;
 mod path;
 mod request;
 mod tcp;
+mod token;
 mod vms;
 
 pub use conversation::conversation;
 pub use path::path;
 pub use request::request;
+pub use token::token;
 
 use pve_imds_transport::bpf::{Epoch, Generation, METADATA_MAC, Slot, Tag};
 use pve_imds_transport::testing::fuzz::hear;

@@ -48,13 +48,18 @@ fn crawl(path: &str, found: &mut Vec<Bytes>) {
     }
 }
 
-/// What the router says to this request of this caller: the body, or the status of the fault.
+/// What a router of defaults says to this request of this caller: the body, or the status of the fault.
 pub(crate) fn body(method: Method, target: &str, caller: &Caller) -> Result<Bytes, u16> {
-    let mut request = Request::builder().method(method).uri(target).body(Empty::<Bytes>::new()).map_err(|_| 0u16)?;
+    let request = Request::builder().method(method).uri(target).body(Empty::<Bytes>::new()).map_err(|_| 0u16)?;
+    answer(&Router::default(), request, caller)
+}
+
+/// What `router` says.
+pub(crate) fn answer(router: &Router, mut request: Request<Empty<Bytes>>, caller: &Caller) -> Result<Bytes, u16> {
     request.extensions_mut().insert(caller.clone());
     request.extensions_mut().insert(link());
     let answer = async {
-        let response = Router::default().oneshot(request).await.map_err(|fault| fault.status())?;
+        let response = router.clone().oneshot(request).await.map_err(|fault| fault.status())?;
         Ok(response.into_body().collect().await.unwrap().to_bytes())
     };
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {

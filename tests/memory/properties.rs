@@ -28,6 +28,11 @@ fn a_path_is_one_endpoint_and_no_other_vms() {
 }
 
 #[test]
+fn no_token_is_good_but_the_one_that_was_given() {
+    hold("token", targets::token, 20_000);
+}
+
+#[test]
 fn a_connection_hears_http_and_its_own_vm_whatever_it_says() {
     hold("request", targets::request, 3_000);
 }
