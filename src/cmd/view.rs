@@ -4,13 +4,15 @@ use std::io::{Write, stderr, stdout};
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, bail};
-use http::Request;
+use http::{HeaderValue, Request};
 use http_body_util::BodyExt;
 use pve_imds_datasources::Passwords;
 use pve_imds_middleware::empty;
 use pve_imds_model::conf::{Reason, Warning};
+use pve_imds_model::endpoint::{Endpoint, Family};
 use pve_imds_model::fault::Outcome;
 use pve_imds_model::request::{Directory, Link, Peer};
+use pve_imds_model::session;
 use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::Nic;
 use tower::ServiceExt;
@@ -66,14 +68,29 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     let node = Node::new(inventory, app::rules(checked), checked.emulation);
     // As the NIC itself would ask, where a policy wants to know.
     let mac = record.vm.nic(nic).and_then(Nic::address).unwrap_or_default();
-    request.extensions_mut().insert(Peer { mac, ip: Ipv4Addr::UNSPECIFIED.into(), port: 0 });
+    let peer = Peer { mac, ip: Ipv4Addr::UNSPECIFIED.into(), port: 0 };
+    request.extensions_mut().insert(peer);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
-    let (head, body) = runtime.block_on(async {
-        let response = stack(&node, link, router).oneshot(request).await.unwrap_or_else(|never| match never {});
-        let (head, body) = response.into_parts();
+    let ask = async |request| {
+        let stack = stack(&node, link, router.clone());
+        let (head, body) = stack.oneshot(request).await.unwrap_or_else(|never| match never {}).into_parts();
         let body = body.collect().await.map_err(|error| anyhow::anyhow!("the answer broke off: {error}"))?;
         anyhow::Ok((head, body.to_bytes()))
+    };
+    let is_of_ec2 = Endpoint::classify(request.uri().path()).family() == Some(Family::Ec2);
+    let (path, head, body) = runtime.block_on(async {
+        // Where nothing is served without a session, as a client that knows them would ask.
+        if is_of_ec2 && record.vm.requires_tokens() {
+            let begin = Request::put(session::PATH).header(session::TTL_HEADER, "1").extension(peer).body(empty())?;
+            let (head, token) = ask(begin).await?;
+            if !head.status.is_success() {
+                return Ok((session::PATH, head, token));
+            }
+            request.headers_mut().insert(session::TOKEN_HEADER, HeaderValue::from_maybe_shared(token)?);
+        }
+        let (head, body) = ask(request).await?;
+        anyhow::Ok((&*view.path, head, body))
     })?;
     let mut out = stdout().lock();
     if view.include {
@@ -98,7 +115,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         (None, Outcome::VmExcluded) => ": its policy says `enabled: false`".to_owned(),
         (None, _) => String::new(),
     };
-    bail!("VM {vmid} would get {} for {} on net{nic}: {outcome}{why}", head.status, view.path);
+    bail!("VM {vmid} would get {} for {path} on net{nic}: {outcome}{why}", head.status);
 }
 
 /// A line that was to be a network interface.

@@ -1,5 +1,6 @@
 //! The command line without a daemon and without privileges: what it prints and how it ends.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -32,14 +33,14 @@ impl Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("imdst-{}-{number}-{name}", std::process::id()));
-        std::fs::write(&path, content).unwrap();
+        fs::write(&path, content).unwrap();
         Self(path)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -112,9 +113,9 @@ fn a_tree_without_this_node_is_doubted() {
         err(&output)
     };
     assert!(doubts().contains("warning: pve_dir: ") && doubts().contains("is pve-cluster running?"), "{}", doubts());
-    std::fs::create_dir_all(dir.path().join("nodes/pve2/qemu-server")).unwrap();
+    fs::create_dir_all(dir.path().join("nodes/pve2/qemu-server")).unwrap();
     assert!(doubts().contains("/nodes has no \"pve1\", only [\"pve2\"]"), "{}", doubts());
-    std::fs::create_dir_all(dir.path().join("nodes/pve1")).unwrap();
+    fs::create_dir_all(dir.path().join("nodes/pve1")).unwrap();
     assert_eq!(doubts(), "");
 }
 
@@ -170,7 +171,7 @@ fn inspect_understands_what_proxmox_does() {
         let output = product("", &["inspect", folder.join(format!("{number}.conf")).to_str().unwrap()], &[]);
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         let mut got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let expected = std::fs::read(folder.join(format!("{number}.json"))).unwrap();
+        let expected = fs::read(folder.join(format!("{number}.json"))).unwrap();
         let mut expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
         for (value, informative) in [(&mut got, &["warnings", "imds"][..]), (&mut expected, &["warnings", "title"])] {
             informative.iter().for_each(|name| drop(value.as_object_mut().unwrap().remove(*name)));
@@ -229,8 +230,8 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
     tree.put(100, "#<!--#user-data\nnonsense\nnet0: virtio=zz,bridge=vmbr0\nmemory: 512\n").unwrap();
     tree.put(101, "# cloning\nlock: clone\n").unwrap();
     tree.put(102, "").unwrap();
-    std::fs::remove_file(tree.config(102)).unwrap();
-    std::fs::create_dir(tree.config(102)).unwrap();
+    fs::remove_file(tree.config(102)).unwrap();
+    fs::create_dir(tree.config(102)).unwrap();
     let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
     let file = |vmid| tree.config(vmid).display().to_string();
     let (broken, blank, odd) = (file(100), file(101), file(102));
@@ -341,11 +342,27 @@ fn what_a_policy_withholds_is_said_with_its_word() {
     }
 }
 
+/// As a client that knows sessions; without this node's key there are none, and that is said of what was asked first.
+#[test]
+fn what_a_session_is_required_for_can_be_seen() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let nic = "net0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+    tree.put(100, &format!("#<!--#imds\n#ec2_tokens%3A required\n#-->\nname: web\n{nic}")).unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    let ask = || product(&config, &["view", "100", "/latest/meta-data/hostname"], &[]);
+    let output = ask();
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(0), "web"), "{}", err(&output));
+    fs::remove_file(tree.path().join("nodes/pve1/pve-ssl.key")).unwrap();
+    let output = ask();
+    let said = "VM 100 would get 503 Service Unavailable for /latest/api/token on net0: node_key_unreadable\n";
+    assert!(output.status.code() == Some(1) && err(&output).ends_with(said), "{}", err(&output));
+}
+
 /// What is asked for in words that can be meant, and is not there.
 #[test]
 fn what_is_not_found_ends_with_1() {
     let empty = std::env::temp_dir().join(format!("imdst-{}-empty", std::process::id()));
-    std::fs::create_dir(&empty).unwrap();
+    fs::create_dir(&empty).unwrap();
     let config = format!("pve_dir: {}\n", empty.display());
     for (arguments, said) in [
         (&["inspect", "nope"][..], "cannot read nope: there is no such file; give a path or a VMID"),
@@ -367,7 +384,7 @@ fn what_is_not_found_ends_with_1() {
     // pmxcfs mounts over an empty directory and may do so later.
     let output = product(&config, &["config", "check"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    std::fs::remove_dir(&empty).unwrap();
+    fs::remove_dir(&empty).unwrap();
     let show = product(NO_TREE, &["config", "show"], &[]);
     assert_eq!(show.status.code(), Some(0), "what is configured can be shown: {}", err(&show));
 }

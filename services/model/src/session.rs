@@ -11,6 +11,15 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use crate::vm::{Vm, VmId};
 use crate::words;
 
+/// Where a session begins, with PUT.
+pub const PATH: &str = "/latest/api/token";
+
+/// The header of the seconds that it shall last, in the request and the answer.
+pub const TTL_HEADER: &str = "x-aws-ec2-metadata-token-ttl-seconds";
+
+/// The header that a token is shown in.
+pub const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
+
 /// How long a session may last that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl(u32);

@@ -14,17 +14,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pve_imds_backends::clock::Clock;
 use pve_imds_backends::keys::NodeKeys;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
-use pve_imds_model::session::{Envelope, Pass, TokenUse, Ttl, Unfit};
+use pve_imds_model::session::{Envelope, Pass, TOKEN_HEADER, TTL_HEADER, TokenUse, Ttl, Unfit};
 use pve_imds_model::vm::Vm;
 
 use crate::reply::{Body, Kind, Reply};
 use crate::subject::Subject;
 
 /// Seconds a session shall last; echoed, because the SDKs for Rust and Go give up without.
-const TTL: HeaderName = HeaderName::from_static("x-aws-ec2-metadata-token-ttl-seconds");
+const TTL: HeaderName = HeaderName::from_static(TTL_HEADER);
 
 /// The token.
-const TOKEN: HeaderName = HeaderName::from_static("x-aws-ec2-metadata-token");
+const TOKEN: HeaderName = HeaderName::from_static(TOKEN_HEADER);
 
 /// The answer to PUT.
 ///
