@@ -18,6 +18,7 @@ mod commands;
 mod devices;
 mod floods;
 mod guard;
+mod hops;
 mod kills;
 mod links;
 mod password;
