@@ -15,6 +15,7 @@ mod world;
 mod addresses;
 mod churn;
 mod commands;
+mod control;
 mod devices;
 mod floods;
 mod guard;
