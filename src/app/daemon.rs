@@ -110,7 +110,11 @@ impl<R: Answers> Daemon<R> {
     pub(super) fn open_control(&mut self) {
         match Control::open(&self.claim, self.known.clone()) {
             Ok(control) => self.control = Some(control),
-            Err(error) => tracing::error!(%error, "cannot listen beside the claim; `pve-imds password` hears nothing"),
+            Err(error) => tracing::error!(
+                path = %self.claim.socket().display(), %error,
+                "root cannot be answered on this socket; guests are served, and `pve-imds password` hears nothing until \
+                 what is in the way is removed and the daemon restarted"
+            ),
         }
     }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Boots Debian's own cloud-init in this network namespace: cloud-init.sh TREE DISK SERIAL.
+# Boots Debian's own cloud-init in this network namespace: cloud-init.sh TREE DISK PRODUCT SERIAL UUID.
 #
 # The machine is a chroot: TREE (of tests/guest/debian.sh) below and DISK/upper above it, where all that the boot wrote is
-# found; a second call with the same DISK is a reboot. Its SMBIOS serial number is SERIAL, and of the machine around it it
-# sees nothing but the kernel and the network. Run are ds-identify, as systemd's generator runs it, and the four stages.
-# Nobody configures the network between them: eth0 must have its address before. What each stage says goes to standard
+# found; a second call with the same DISK is a reboot. PRODUCT, SERIAL and UUID are what its SMBIOS says, and of the machine
+# around it it sees nothing but the kernel and the network. Run are ds-identify, as systemd's generator runs it, and the four
+# stages. Nobody configures the network between them: eth0 must have its address before. What each stage says goes to standard
 # output; the status is 0 if no stage failed. GUEST_TIMEOUT bounds it all (120 s).
 set -euo pipefail
 
-[ $# = 3 ] || { printf 'usage: %s TREE DISK SERIAL\n' "$0" >&2; exit 64; }
-tree=$1 disk=$2 serial=$3
+[ $# = 5 ] || { printf 'usage: %s TREE DISK PRODUCT SERIAL UUID\n' "$0" >&2; exit 64; }
+tree=$1 disk=$2 product=$3 serial=$4 uuid=$5
 root=$disk/root
 
 # Mounts, the host name and the processes are this boot's alone and end with it.
@@ -40,11 +40,16 @@ for device in "$root"/sys/devices/virtual/net/*; do
 done
 field() { printf '%s\n' "$2" >"$root/sys/class/dmi/id/$1"; }
 field sys_vendor QEMU
-field product_name 'Standard PC (i440FX + PIIX, 1996)'
+field product_name "$product"
 field product_serial "$serial"
-field product_uuid 00000000-0000-4000-8000-000000000000
+field product_uuid "$uuid"
 field chassis_asset_tag ''
 field board_name ''
+
+# A machine, and no container, whose SMBIOS would not be read: systemd takes any namespace of processes for one.
+if [ -e "$root/usr/bin/systemd-detect-virt" ]; then
+    mount --bind "$root/usr/bin/false" "$root/usr/bin/systemd-detect-virt"
+fi
 
 # Left out are modules that want hardware or an archive. What is left does all that user data of ours asks for.
 cat >"$root/etc/cloud/cloud.cfg.d/99_guest.cfg" <<'CFG'
@@ -65,6 +70,8 @@ stage() {
 }
 stage machine SYSTEMD_VIRTUALIZATION=vm:kvm DI_LOG=stderr sh /usr/lib/cloud-init/ds-identify --force
 stage machine cloud-init init --local
+# A lease that this stage had for itself takes the interface down when it is given back.
+ip link set eth0 up
 stage machine cloud-init init
 stage machine cloud-init modules --mode=config
 stage machine cloud-init modules --mode=final

@@ -1,141 +1,24 @@
 //! Debian's own cloud-init, of Debian 12 (22.4) and of Debian 13 (25.1), boots by NoCloud through a guarded interface.
 //!
-//! In comes a VM's configuration; out comes what the boot left on the guest's disk: who cloud-init thinks it is, what of the
-//! user data was done, which network it wrote down. The boot is `tests/guest/cloud-init.sh`. Both releases live through
-//! each story, for they fail in different ways: the old one asks eleven times in ten seconds and gives up, the new one
-//! waits as `Retry-After` says; only the new one reads a network configuration over HTTP.
+//! In comes a VM's configuration; out comes what the boot left on the guest's disk ([`chroot`](crate::chroot)). Both releases
+//! live through each story, for they fail in different ways: the old one asks eleven times in ten seconds and gives up, the
+//! new one waits as `Retry-After` says; only the new one reads a network configuration over HTTP.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::world::{Guest, Node, PATIENCE, Plug, script, until, until_within};
-
-/// What README has put into a VM's SMBIOS serial number.
-pub const SERIAL: &str = "ds=nocloud-net;s=http://169.254.169.254/nocloud/";
-
-const ADDRESS: &str = "169.254.1.2/16";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
-    Debian12,
-    Debian13,
-}
-
-impl Release {
-    pub const BOTH: [Self; 2] = [Self::Debian12, Self::Debian13];
-
-    /// Old machines are plugged in as containers are, new ones as QEMU's.
-    fn plug(self) -> Plug {
-        match self {
-            Self::Debian12 => Plug::Veth,
-            Self::Debian13 => Plug::Tap(1),
-        }
-    }
-
-    pub fn tree(self) -> PathBuf {
-        let name = match self {
-            Self::Debian12 => "debian12",
-            Self::Debian13 => "debian13",
-        };
-        let tree = script("../target/guest").join(name);
-        assert!(tree.exists(), "no {}; run: tests/guest/debian.sh", tree.display());
-        tree
-    }
-}
-
-/// A machine that can be booted again.
-struct Machine {
-    release: Release,
-    guest: Guest,
-    disk: PathBuf,
-}
-
-/// What a boot left behind.
-struct Boot {
-    said: String,
-    written: PathBuf,
-}
-
-impl Machine {
-    fn new(node: &Node, vmid: u32, release: Release) -> Self {
-        let guest = Guest::plug(node, vmid, release.plug(), ADDRESS);
-        node.await_guard(&guest.tap());
-        let disk = Node::dir().join(format!("disk-{vmid}"));
-        fs::create_dir_all(&disk).unwrap();
-        Self { release, guest, disk }
-    }
-
-    /// Boots it to the end, whatever comes of it.
-    fn boot(&self) -> Boot {
-        let program = script("guest/cloud-init.sh");
-        let mut command = self.guest.namespace.command(program.to_str().unwrap());
-        let output = command.arg(self.release.tree()).arg(&self.disk).arg(SERIAL).output().unwrap();
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-        assert_ne!(output.status.code(), Some(124), "the boot never ended:\n{said}");
-        assert!(said.contains("== hostname "), "the boot broke off:\n{said}");
-        Boot { said, written: self.disk.join("upper") }
-    }
-
-    /// How often the daemon answered a question for this file with this status.
-    fn answers(&self, node: &Node, file: &str, status: u16) -> usize {
-        let log = fs::read_to_string(node.log()).unwrap();
-        let (tap, request) = (self.guest.tap(), format!("GET /nocloud/{file} {status} "));
-        log.lines().filter(|line| line.contains(&format!(" {tap} ")) && line.contains(&request)).count()
-    }
-
-    /// The machine is itself: the right datasource, its UUID, nothing failed.
-    #[track_caller]
-    fn is_whole(&self, node: &Node, boot: &Boot) {
-        let said = &boot.said;
-        assert!(boot.datasource().starts_with("DataSourceNoCloudNet "), "{}\n{said}", boot.datasource());
-        assert!(!said.contains(": status ") && !said.contains("Traceback"), "{said}");
-        let uuid = format!("00000000-0000-4000-8000-{:012}", self.guest.vmid);
-        assert_eq!(boot.file("var/lib/cloud/data/instance-id").as_deref(), Some(&*format!("{uuid}\n")), "{said}");
-        let errors = boot.result("errors");
-        assert_eq!(errors, serde_json::json!([]), "{said}");
-        let asked = self.answers(node, "network-config", 200) > 0;
-        assert_eq!(asked, self.release == Release::Debian13, "who asks for network-config over HTTP");
-    }
-}
-
-impl Boot {
-    /// A file that the boot wrote.
-    fn file(&self, path: &str) -> Option<String> {
-        fs::read(self.written.join(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    /// Whether a file that the boot wrote has these lines, all of them; of one that ends in "…" the beginning.
-    #[track_caller]
-    fn has_lines(&self, path: &str, lines: &[&str]) {
-        let text = self.file(path).unwrap_or_else(|| panic!("no {path}\n{}", self.said));
-        for line in lines {
-            let is = |found: &str| line.strip_suffix('…').map_or(found == *line, |begin| found.starts_with(begin));
-            assert!(text.lines().any(|found| is(found.trim())), "no {line:?} in {path}:\n{text}");
-        }
-    }
-
-    fn result(&self, key: &str) -> serde_json::Value {
-        let text = self.file("var/lib/cloud/data/result.json").unwrap_or_else(|| panic!("no result\n{}", self.said));
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()["v1"][key].clone()
-    }
-
-    fn datasource(&self) -> String {
-        self.result("datasource").as_str().unwrap_or_default().to_owned()
-    }
-
-    /// What `hostname` says at the end.
-    fn hostname(&self) -> &str {
-        self.said.lines().find_map(|line| line.strip_prefix("== hostname ")).unwrap()
-    }
-}
+use crate::chroot::{Dialect, Machine, Release};
+use crate::world::{Guest, Node, PATIENCE, until, until_within};
 
 /// The sample configuration with these Notes and these lines besides.
 fn config(vmid: u32, notes: &str, options: &str) -> String {
     sample_config(VmId::new(vmid).unwrap(), notes) + options
+}
+
+fn machine(node: &Node, vmid: u32, release: Release) -> Machine {
+    Machine::new(node, vmid, release, Dialect::NoCloud)
 }
 
 /// One life: what the VM is configured as, and what must have come of it.
@@ -246,7 +129,7 @@ fn cloud_init_boots_as_its_configuration_says() {
         node.tree.put(vmid, &config(vmid, &notes, story.options)).unwrap();
     }
     node.start();
-    let machines: Vec<_> = numbered().map(|(vmid, (_, release))| Machine::new(&node, vmid, release)).collect();
+    let machines: Vec<_> = numbered().map(|(vmid, (_, release))| machine(&node, vmid, release)).collect();
     for machine in &machines {
         // Its name says nothing: the far end is another card that no configuration speaks of.
         machine.guest.namespace.ip("link add eth1 address bc:24:11:ff:ff:01 type veth peer name eth2");
@@ -281,14 +164,15 @@ fn cloud_init_waits_for_a_configuration_that_comes_late() {
     let mut node = Node::new();
     node.start();
     let machines =
-        [(201, Release::Debian12), (202, Release::Debian13)].map(|(vmid, release)| Machine::new(&node, vmid, release));
+        [(201, Release::Debian12), (202, Release::Debian13)].map(|(vmid, release)| machine(&node, vmid, release));
     let boots = std::thread::scope(|scope| {
         let boots = machines.each_ref().map(|machine| scope.spawn(|| machine.boot()));
         // Five seconds, as a migration or a cluster's catching up may take, and less than the ten that 22.4 has.
         for machine in &machines {
             // What each asks for first.
             let first = if machine.release == Release::Debian12 { "meta-data" } else { "network-config" };
-            until("the guest was refused four times", || (machine.answers(&node, first, 503) >= 4).then_some(()));
+            let first = format!("GET /nocloud/{first}");
+            until("the guest was refused four times", || (machine.answers(&node, &first, "503") >= 4).then_some(()));
         }
         for machine in &machines {
             node.vm(machine.guest.vmid);
@@ -310,7 +194,7 @@ fn cloud_init_meets_broken_user_data_and_boots_whole_once_it_is_mended() {
     }
     node.start();
     let [old, new] =
-        [(201, Release::Debian12), (202, Release::Debian13)].map(|(vmid, release)| Machine::new(&node, vmid, release));
+        [(201, Release::Debian12), (202, Release::Debian13)].map(|(vmid, release)| machine(&node, vmid, release));
     let waited = std::thread::scope(|scope| {
         let begun = Instant::now();
         let waiting = scope.spawn(|| new.boot());
@@ -320,10 +204,10 @@ fn cloud_init_meets_broken_user_data_and_boots_whole_once_it_is_mended() {
         assert_ne!(gave_up.hostname(), "half", "{}", gave_up.said);
         // Longer than anything but waiting without end would take.
         until_within(PATIENCE * 2, "the new one asked for fifteen seconds", || {
-            (begun.elapsed().as_secs() >= 15 && new.answers(&node, "user-data", 503) > 1).then_some(())
+            (begun.elapsed().as_secs() >= 15 && new.answers(&node, "GET /nocloud/user-data", "503") > 1).then_some(())
         });
         assert!(!waiting.is_finished(), "it waits");
-        let refused = new.answers(&node, "user-data", 503);
+        let refused = new.answers(&node, "GET /nocloud/user-data", "503");
         assert!(refused as u64 <= begun.elapsed().as_secs() / 2 + 1, "it keeps to Retry-After: {refused}");
         for vmid in [201, 202] {
             node.vm(vmid);
@@ -349,7 +233,7 @@ fn cloud_init_takes_a_reboot_for_what_it_is_and_another_uuid_for_another_machine
         tell(&mut node, vmid, "once", "0000");
     }
     node.start();
-    let machines = plan.map(|(vmid, release)| Machine::new(&node, vmid, release));
+    let machines = plan.map(|(vmid, release)| machine(&node, vmid, release));
     for machine in &machines {
         let vmid = machine.guest.vmid;
         machine.is_whole(&node, &machine.boot());

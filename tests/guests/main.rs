@@ -1,17 +1,22 @@
 //! Real clients on guarded interfaces fetch their own metadata and make of it what they should. Needs root.
 //!
 //! Here QEMU boots Debian's kernel with an init of ours (`tests/guest`) and Debian's iPXE, on emulated processors; a boot
-//! takes seconds. [`cloud_init`] is Debian's own, old and new; [`system`] a whole Debian in QEMU; [`talos`] a client that
-//! behaves as Talos; [`writers`] what becomes of a network, [`network_data`] of OpenStack's. Run one at a time
+//! takes seconds. [`cloud_init`] is Debian's own, old and new, in a [`chroot`]; [`gating`] is what becomes of it when its user
+//! data cannot be had, [`vendor`] what it makes of the node's vendor data. [`system`] is a whole Debian in QEMU; [`talos`] a
+//! client that behaves as Talos; [`writers`] what becomes of a network, [`network_data`] of OpenStack's. Run one at a time
 //! (`--test-threads=1`).
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clients live in real time")]
 
+mod chroot;
 mod cloud_init;
+mod dhcp;
+mod gating;
 mod network_data;
 mod system;
 mod talos;
+mod vendor;
 #[path = "../world/mod.rs"]
 mod world;
 mod writers;

@@ -10,7 +10,7 @@ use std::process::Command;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::cloud_init::Release;
+use crate::chroot::Release;
 use crate::world::{Guest, Node, script};
 use crate::writers::{Lines, served, succeed, write};
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::cloud_init::Release;
+use crate::chroot::Release;
 use crate::world::{Guest, Node, Plug, script};
 
 /// The lines each writer must have, whichever the release; of ifupdown the routes too, if it can make them.

@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
+use pve_imds_datasources::backends::testing::sample_config;
+use pve_imds_model::vm::VmId;
 use pve_imds_transport::bpf::Pins;
 
 use crate::pins::Old;
@@ -206,6 +208,30 @@ fn every_step_is_passed_and_can_be_died_at() {
 /// Exit status, standard output, standard error.
 fn said(output: &std::process::Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn taps_say_which_of_the_nodes_vendor_data_a_guest_gets() {
+    let mut node = Node::new();
+    let dir = Node::dir().join("vendor-data.d");
+    std::fs::create_dir(&dir).unwrap();
+    for (name, header) in [("20-lab", "pools: [lab]"), ("10-web", "tags: [web]")] {
+        std::fs::write(dir.join(name), format!("---\n{header}\n---\n#!/bin/sh\n")).unwrap();
+    }
+    std::fs::write(node.config(), format!("{}vendor_data: {{dir: {}}}\n", node.settings(), dir.display())).unwrap();
+    for (vmid, tags) in [(101, "web"), (102, "")] {
+        node.tree.put(vmid, &format!("{}tags: {tags}\n", sample_config(VmId::new(vmid).unwrap(), ""))).unwrap();
+    }
+    node.tree.put_file("user.cfg", "pool:lab::101::\n").unwrap();
+    let _guests = [101, 102].map(|vmid| Guest::plug(&node, vmid, Plug::Veth, "169.254.1.2/16"));
+    let (status, out, err) = said(&node.product(&["taps", "--json"]));
+    assert_eq!(status, Some(0), "{err}");
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&out).unwrap();
+    for (vmid, files, source) in [(101, &["10-web", "20-lab"][..], "node"), (102, &[], "empty")] {
+        let row = rows.iter().find(|row| row["vmid"] == vmid).unwrap();
+        assert_eq!(row["imds"]["vendor_files"], serde_json::json!(files), "{row}");
+        assert_eq!(row["imds"]["sources"]["vendor-data"], source, "{row}");
+    }
 }
 
 /// A row of `guard status --json`.

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::PathBuf;
 
 use crate::world::{Guest, Node, Plug, run};
 
@@ -24,11 +23,6 @@ fn refused(node: &Node, vmid: &str, why: &str) {
     assert!(status == Some(1) && out.is_empty() && err.contains(why), "{status:?} {err}");
 }
 
-fn socket(node: &Node) -> PathBuf {
-    let inode = run(&format!("stat -Lc %i /run/netns/{}", node.namespace.name()));
-    PathBuf::from(format!("/run/pve-imds/net-{}.sock", inode.trim()))
-}
-
 #[test]
 fn what_a_guest_says_of_its_password_is_told_to_root_until_the_daemon_ends() {
     let (mut node, guest) = Node::serving_one();
@@ -48,7 +42,7 @@ fn what_a_guest_says_of_its_password_is_told_to_root_until_the_daemon_ends() {
     assert_eq!(asked(&node, "101").1, SAID.as_bytes());
     refused(&node, "102", "VM 102 has said no password");
 
-    let socket = socket(&node);
+    let socket = node.socket();
     let about = fs::symlink_metadata(&socket).unwrap();
     assert!(about.file_type().is_socket() && about.permissions().mode() & 0o777 == 0o600);
     let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";

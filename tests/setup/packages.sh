@@ -9,8 +9,9 @@ set -euo pipefail
 build=(clang llvm libbpf-dev linux-libc-dev pkg-config libssl-dev gcc libc6-dev make)
 # A node in a namespace, and a real machine in it; apt, cpio and kmod make the guest's image.
 demo=(qemu-system-x86 seabios iproute2 busybox-static cpio gzip xz-utils zstd kmod curl procps util-linux)
-# Beyond that, other clients (iPXE, Debian systems with cloud-init), eyes on the wire, and a hand that makes system calls fail.
-test=("${demo[@]}" ipxe ipxe-qemu ethtool mmdebstrap strace tcpdump)
+# Beyond that, other clients (iPXE, Debian systems with cloud-init), eyes on the wire, a hand that makes system calls fail,
+# and a guest that translates addresses.
+test=("${demo[@]}" ipxe ipxe-qemu ethtool mmdebstrap nftables strace tcpdump)
 # What we are compared with, and what makes the traffic.
 bench=(nginx-light wrk iperf3 iproute2 curl procps util-linux)
 

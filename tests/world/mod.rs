@@ -160,6 +160,7 @@ fn sweep() {
         for pid in run(&format!("ip netns pids {name}")).split_whitespace() {
             sh(&format!("kill -9 {pid}"));
         }
+        forget(name);
         run(&format!("ip netns del {name}"));
     }
     // The last one first: it may be in another.
@@ -168,6 +169,12 @@ fn sweep() {
         run(&format!("umount {place}"));
     }
     let _ = fs::remove_dir_all(RUN);
+}
+
+/// Removes the claim of a daemon that was killed in this namespace, and its directory unless somebody else has something there.
+fn forget(namespace: &str) {
+    let claim = format!("/run/pve-imds/net-$(stat -Lc %i /run/netns/{namespace})");
+    sh(&format!("rm -rf {claim} {claim}.sock; rmdir /run/pve-imds"));
 }
 
 /// The node.
@@ -281,6 +288,12 @@ impl Node {
         Self::dir().join(format!("log-{}", self.starts))
     }
 
+    /// Where root asks the daemon.
+    pub fn socket(&self) -> PathBuf {
+        let inode = run(&format!("stat -Lc %i /run/netns/{}", self.namespace.name()));
+        PathBuf::from(format!("/run/pve-imds/net-{}.sock", inode.trim()))
+    }
+
     /// The daemon's process.
     pub fn pid(&self) -> u32 {
         self.daemon.as_ref().unwrap().id()
@@ -350,11 +363,8 @@ impl Drop for Node {
                 eprintln!("{line}");
             }
         }
-        // The claim of a daemon that was killed, and its directory unless somebody else has something there.
-        let claim = format!("net-$(stat -Lc %i /run/netns/{})", self.namespace.name());
-        sh(&format!(
-            "umount {RUN}/bpf; rm -rf {RUN}; rm -f /run/pve-imds/{claim} /run/pve-imds/{claim}.sock; rmdir /run/pve-imds"
-        ));
+        sh(&format!("umount {RUN}/bpf; rm -rf {RUN}"));
+        forget(self.namespace.name());
     }
 }
 

@@ -222,6 +222,50 @@ async fn a_password_is_said_once_and_read_by_whoever_said_it() {
     assert_eq!(ask(Method::GET, "", Some(Caller::Known(other.into()))).await, (200, String::new()));
 }
 
+/// Where each dialect's clients begin a boot, and what they could take for user data.
+#[tokio::test]
+async fn whose_secrets_cannot_be_had_is_let_in_nowhere() {
+    let asks = "#<!--#user-data secrets=worker\n#{{ secret \"a\" }}\n#-->\nname: web\n";
+    for (method, path, withheld) in [
+        ("GET", "/nocloud/user-data", true),
+        ("HEAD", "/nocloud//user-data/", true),
+        ("GET", "/nocloud/meta-data", false),
+        ("GET", "/nocloud/vendor-data", false),
+        ("GET", "/nocloud/network-config", false),
+        ("GET", "/openstack", true),
+        ("HEAD", "/openstack/", true),
+        ("GET", "/openstack/2018-08-27", true),
+        ("GET", "/openstack/2018-08-27/meta_data.json", true),
+        ("GET", "/openstack/latest/user_data", true),
+        ("GET", "/openstack/latest/vendor_data.json", false),
+        ("GET", "/openstack/latest/password", false),
+        ("PUT", "/latest/api/token", true),
+        ("GET", "/2009-04-04/meta-data/instance-id", true),
+        ("GET", "/latest//meta-data/instance-id/", true),
+        ("GET", "/latest/user-data", true),
+        ("GET", "/latest/user-data/", true),
+        ("GET", "/latest/meta-data/local-hostname", false),
+        ("GET", "/latest/dynamic/instance-identity/document", false),
+    ] {
+        for (config, withheld) in [(asks, withheld), (CONFIG, false)] {
+            let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
+            let mut request = request(method.parse().unwrap(), path, Some(Caller::Known(vm)));
+            request.headers_mut().insert("x-aws-ec2-metadata-token-ttl-seconds", HeaderValue::from(60));
+            let got = match Router::default().oneshot(request).await {
+                Ok(response) => (response.status().as_u16(), None, false),
+                Err(fault) => (fault.status(), Some(fault.outcome()), fault.retry_after().is_some()),
+            };
+            let expected = match (withheld, method) {
+                (true, _) => (503, Some(Outcome::SecretsDisabled), true),
+                // This router has nothing to seal one with.
+                (false, "PUT") => (503, Some(Outcome::NodeKeyUnreadable), true),
+                (false, _) => (200, None, false),
+            };
+            assert_eq!(got, expected, "{method} {path} {config}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_the_stack_has_classified_is_not_classified_again() {
     let mut request = Request::new(Empty::<Bytes>::new());
