@@ -19,7 +19,7 @@ pub use self::encoding::{Encoding, MAX_DECODED};
 use self::remark::Remarks;
 pub use self::remark::{MAX_REMARKS, Oddity, Remark};
 pub use self::slip::Slip;
-use self::slip::Slipped;
+use self::slip::{META_DATA, Meant, Slipped};
 use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
 use crate::policy::{BadPolicy, Policy};
@@ -150,8 +150,12 @@ impl Notes {
                     }
                     opened[block.name as usize].push(block);
                 }
-                Part::Misspelt(line, Slipped { name, slip, column, .. }) => {
+                Part::Misspelt(line, Slipped { meant: Meant::Block(name), slip, column, .. }) => {
                     remarks.push(remark(name, line, column, Oddity::Misspelt { name: name.word(), slip }));
+                }
+                Part::Misspelt(line, Slipped { meant: Meant::MetaData, column, .. }) => {
+                    let what = Oddity::NoSuchBlock;
+                    remarks.push(Remark { line, column, block: META_DATA, what, outcome: None });
                 }
             }
         }
@@ -215,7 +219,7 @@ fn remark(name: Name, line: usize, column: usize, what: Oddity) -> Remark {
     let outcome = match what {
         Oddity::Broken(_) => name.broken(),
         Oddity::Secrets => Some(Outcome::SecretsDisabled),
-        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => None,
+        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::More(_) => None,
     };
     Remark { line, column, block: name.word(), what, outcome }
 }

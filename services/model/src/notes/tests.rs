@@ -180,6 +180,11 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
         ("<!-- #network_config\nx\n-->", missed(1, "network-config", Slip::Mark)),
         ("<!-#imds\nenabled: false\n-->", missed(1, "imds", Slip::Mark)),
         ("<!--#user-data-->", missed(15, "user-data", Slip::Behind)),
+        ("> <!--#user-data\n> x\n> -->", missed(1, "user-data", Slip::Quoted)),
+        ("&lt;!--#user-data\nx\n--&gt;", missed(1, "user-data", Slip::Escaped)),
+        ("- <!--#user-data\n- x", missed(1, "user-data", Slip::Listed)),
+        ("<!--#cloud-config\nx\n-->", missed(6, "user-data", Slip::Name)),
+        ("<!--#meta-data\nx\n-->", vec![(1, 6, "meta-data", Oddity::NoSuchBlock)]),
         ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, 1, "user-data", Oddity::Secrets)]),
         ("<!--#user-data\nx", vec![(1, 1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
         ("a\n<!--#imds,\n-->", vec![(2, 10, "imds", Oddity::Broken(Flaw::Opening(Slip::Behind)))]),
@@ -204,6 +209,15 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
     ] {
         assert_eq!(remarks(notes), expected, "{notes:?}");
     }
+}
+
+#[test]
+fn what_there_is_instead_is_said() {
+    assert_eq!(
+        Notes::parse("a\n<!--#meta-data\nx\n-->").remarks[0].to_string(),
+        "line 2, column 6: meta-data: there is no such block: meta data is made of the VM's own configuration; there are \
+         user-data, network-config, vendor-data, imds"
+    );
 }
 
 /// The guest hears the word that stands beside the line in the log.
@@ -300,6 +314,11 @@ fn a_megabyte_of_openings_takes_no_time() {
         "<!--##",
         "<!--#usr-data",
         "\u{feff}",
+        "> ",
+        "- ",
+        "1. ",
+        "&lt;!--#",
+        "> <!--#user-data\n",
     ] {
         let _ = Notes::parse(&line.repeat((1 << 20) / line.len()));
     }
