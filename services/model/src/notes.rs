@@ -22,7 +22,7 @@ pub use self::slip::Slip;
 use self::slip::{META_DATA, Meant, Slipped};
 use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
-use crate::policy::{BadPolicy, Policy};
+use crate::policy::{BadPolicy, Flaws, Policy};
 use crate::yaml::YamlError;
 
 /// What the Notes say. `None`: no such block. `Some(Err(_))`: there is one and it is broken; half of it is never used.
@@ -159,6 +159,15 @@ impl Notes {
                 }
             }
         }
+        let policy = opened[Name::Imds as usize].read_each(|block| {
+            let attributes = Attributes::read(block)?;
+            let flaws = |flaws: Flaws<BadPolicy>| flaws.map(|flaw| attributes.policy(block, flaw));
+            Policy::parse(&attributes.decode(block)?).map_err(flaws)
+        });
+        let further = match &policy {
+            Some(Err(flaws)) => flaws.more.clone(),
+            _ => Vec::new(),
+        };
         let mut notes = Self {
             user_data: opened[Name::UserData as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
@@ -170,16 +179,14 @@ impl Notes {
             }),
             vendor_data: opened[Name::VendorData as usize]
                 .read(|block| Ok(VendorData(Attributes::read(block)?.decode(block)?))),
-            policy: opened[Name::Imds as usize].read(|block| {
-                let attributes = Attributes::read(block)?;
-                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(block, error))
-            }),
+            policy: policy.map(|read| read.map_err(|flaws| flaws.first)),
             remarks: Vec::new(),
         };
         let wants_secrets = matches!(&notes.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
         let secrets = opened[Name::UserData as usize].first.filter(|_| wants_secrets);
         let secrets = secrets.map(|block| remark(block.name, block.line, 1, Oddity::Secrets));
-        let broken = notes.broken().map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
+        let broken = notes.broken().chain(further.iter().map(|error| (Name::Imds, error)));
+        let broken = broken.map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
         notes.remarks = remarks.with(secrets.into_iter().chain(broken));
         notes
     }
@@ -242,13 +249,19 @@ impl<'t> Opened<'t> {
 
     /// The only block, read by `read`.
     fn read<T>(&self, read: impl Fn(&Block<'t>) -> Result<T, Found>) -> Option<Result<T, BlockError>> {
+        Some(self.read_each(|block| read(block).map_err(Flaws::from))?.map_err(|flaws| flaws.first))
+    }
+
+    /// The only block, read by a `read` that says all that is wrong with it.
+    fn read_each<T>(
+        &self,
+        read: impl Fn(&Block<'t>) -> Result<T, Flaws<Found>>,
+    ) -> Option<Result<T, Flaws<BlockError>>> {
         let first = self.first?;
         Some(match self.second {
-            Some(line) => Err(BlockError { line, column: 1, flaw: Flaw::Twice { first: first.line } }),
-            None => read(&first).map_err(|Found { below, column, flaw }| BlockError {
-                line: first.line + below,
-                column,
-                flaw,
+            Some(line) => Err(BlockError { line, column: 1, flaw: Flaw::Twice { first: first.line } }.into()),
+            None => read(&first).map_err(|flaws| {
+                flaws.map(|Found { below, column, flaw }| BlockError { line: first.line + below, column, flaw })
             }),
         })
     }
@@ -302,13 +315,14 @@ impl Attributes {
     }
 
     fn policy(&self, block: &Block<'_>, error: BadPolicy) -> Found {
+        let found = |place, told: &dyn Fn(Option<(u64, u64)>) -> BadPolicy| {
+            self.within(block, place, |place| Flaw::Policy(told(place)))
+        };
         match error {
-            BadPolicy::Yaml(yaml) => {
-                self.within(block, yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into()))
-            }
-            BadPolicy::Value { key, wanted, place } => {
-                self.within(block, place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
-            }
+            BadPolicy::Yaml(yaml) => found(yaml.place, &|place| YamlError { place, ..yaml }.into()),
+            BadPolicy::UnknownKey { place } => found(place, &|place| BadPolicy::UnknownKey { place }),
+            BadPolicy::Twice { key, place } => found(place, &|place| BadPolicy::Twice { key, place }),
+            BadPolicy::Value { key, wanted, place } => found(place, &|place| BadPolicy::Value { key, wanted, place }),
         }
     }
 

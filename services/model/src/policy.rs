@@ -1,10 +1,12 @@
 //! The policy block `<!--#imds`: what a VM's owner takes away from it.
 //!
-//! In comes the block's text; out goes a [`Policy`], or the first thing in it that is not understood. It can only
-//! narrow: a policy that is misread could serve more than its owner allowed, so a broken one is an error as a whole, and
-//! the VM is then not served at all.
+//! In comes the block's text; out goes a [`Policy`], or everything in it that is not understood: who mends one thing
+//! should not meet the next only then. It can only narrow: a policy that is misread could serve more than its owner
+//! allowed, so a broken one is an error as a whole, and the VM is then not served at all.
 
-use serde::{Deserialize, Deserializer};
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::request::Emulation;
@@ -89,12 +91,26 @@ impl Default for Policy {
     }
 }
 
-/// Why a policy cannot be used. Lines and columns count from the block's first line. Quotes nothing of it.
+/// What is wrong with a policy. Lines and columns count from the block's first line. Quotes nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPolicy {
-    /// Not a mapping of the keys there are.
-    #[error("{0}; the keys are enabled, emulate, ec2_tokens, hop_limit, mac and audiences, each at most once")]
+    /// Not a mapping.
+    #[error("{0}; a policy is a mapping of keys")]
     Yaml(#[from] YamlError),
+    /// A key that there is not.
+    #[error("an unknown key{}; the keys are {}", at(*.place), keys())]
+    UnknownKey {
+        /// Line and column.
+        place: Option<(u64, u64)>,
+    },
+    /// A key that stands there before.
+    #[error("`{key}` is given twice; remove one of them{}", at(*.place))]
+    Twice {
+        /// The key.
+        key: &'static str,
+        /// Line and column of the later one.
+        place: Option<(u64, u64)>,
+    },
     /// A value that the key does not have.
     #[error("`{key}` must be {wanted}{}", at(*.place))]
     Value {
@@ -107,6 +123,31 @@ pub enum BadPolicy {
     },
 }
 
+/// How many things are told that are wrong with one policy: more than it has keys, and little enough to log.
+pub const MAX_FLAWS: usize = 16;
+
+/// What is wrong with something, by line: one thing at least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaws<E> {
+    /// The first of them.
+    pub first: E,
+    /// The others, fewer than [`MAX_FLAWS`].
+    pub more: Vec<E>,
+}
+
+impl<E> Flaws<E> {
+    /// The same things, told otherwise.
+    pub fn map<F>(self, mut told: impl FnMut(E) -> F) -> Flaws<F> {
+        Flaws { first: told(self.first), more: self.more.into_iter().map(told).collect() }
+    }
+}
+
+impl<E> From<E> for Flaws<E> {
+    fn from(first: E) -> Self {
+        Self { first, more: Vec::new() }
+    }
+}
+
 fn at(place: Option<(u64, u64)>) -> String {
     place.map(|(line, column)| format!(" (line {line}, column {column})")).unwrap_or_default()
 }
@@ -117,55 +158,83 @@ const MAX_AUDIENCES: usize = 32;
 /// Longest audience, in bytes.
 const MAX_AUDIENCE: usize = 512;
 
+/// A key of the block.
+struct Key {
+    name: &'static str,
+    /// What it takes, behind "must be".
+    wanted: &'static str,
+    /// Decides what the value says; `None`: it is none of those that the key takes.
+    decide: fn(&mut Policy, &Value) -> Option<()>,
+}
+
+const KEYS: [Key; 6] = [
+    Key { name: "enabled", wanted: "true or false", decide: |policy, value| put(&mut policy.enabled, value.as_bool()) },
+    Key {
+        name: "emulate",
+        wanted: "auto, openstack or ec2",
+        decide: |policy, value| put(&mut policy.emulate, Emulation::parse(value.as_str()?).map(Some)),
+    },
+    Key {
+        name: "ec2_tokens",
+        wanted: "optional or required",
+        decide: |policy, value| {
+            let tokens = match value.as_str()? {
+                "optional" => Some(Ec2Tokens::Optional),
+                "required" => Some(Ec2Tokens::Required),
+                _ => None,
+            };
+            put(&mut policy.ec2_tokens, tokens)
+        },
+    },
+    Key {
+        name: "hop_limit",
+        wanted: "a number from 1 to 64",
+        decide: |policy, value| put(&mut policy.hop_limit, HopLimit::new(value.as_u64()?)),
+    },
+    Key {
+        name: "mac",
+        wanted: "any or own",
+        decide: |policy, value| {
+            let rule = match value.as_str()? {
+                "any" => Some(MacRule::Any),
+                "own" => Some(MacRule::Own),
+                _ => None,
+            };
+            put(&mut policy.mac, rule)
+        },
+    },
+    Key {
+        name: "audiences",
+        wanted: "a list of at most 32 texts of 1 to 512 characters",
+        decide: |policy, value| put(&mut policy.audiences, audiences(value).map(Some)),
+    },
+];
+
+fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
+    *place = value?;
+    Some(())
+}
+
+/// `a, b and c`
+fn keys() -> String {
+    let [first @ .., last] = KEYS.map(|key| key.name);
+    format!("{} and {last}", first.join(", "))
+}
+
 impl Policy {
     /// Reads the block's text. An empty one decides nothing.
     ///
     /// # Errors
-    /// The first thing that is not understood.
-    pub fn parse(text: &[u8]) -> Result<Self, BadPolicy> {
-        #[derive(Default, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        struct Written {
-            enabled: Key,
-            emulate: Key,
-            ec2_tokens: Key,
-            hop_limit: Key,
-            mac: Key,
-            audiences: Key,
+    /// What is not understood, as far as it is YAML.
+    pub fn parse(text: &[u8]) -> Result<Self, Flaws<BadPolicy>> {
+        let Written { policy, flaws, .. } = yaml::read_each::<Option<Written>>(text)
+            .map_err(|error| Flaws::from(BadPolicy::Yaml(error)))?
+            .unwrap_or_default();
+        let mut flaws = flaws.into_iter();
+        match flaws.next() {
+            None => Ok(policy),
+            Some(first) => Err(Flaws { first, more: flaws.collect() }),
         }
-
-        let written = yaml::read_once::<Option<Written>>(text)?.unwrap_or_default();
-        let default = Self::default();
-        Ok(Self {
-            enabled: take("enabled", written.enabled, "true or false", Value::as_bool)?.unwrap_or(default.enabled),
-            emulate: take("emulate", written.emulate, "auto, openstack or ec2", |value| {
-                Emulation::parse(value.as_str()?)
-            })?,
-            ec2_tokens: take("ec2_tokens", written.ec2_tokens, "optional or required", |value| {
-                match value.as_str()? {
-                    "optional" => Some(Ec2Tokens::Optional),
-                    "required" => Some(Ec2Tokens::Required),
-                    _ => None,
-                }
-            })?
-            .unwrap_or_default(),
-            hop_limit: take("hop_limit", written.hop_limit, "a number from 1 to 64", |value| {
-                HopLimit::new(value.as_u64()?)
-            })?
-            .unwrap_or_default(),
-            mac: take("mac", written.mac, "any or own", |value| match value.as_str()? {
-                "any" => Some(MacRule::Any),
-                "own" => Some(MacRule::Own),
-                _ => None,
-            })?
-            .unwrap_or_default(),
-            audiences: take(
-                "audiences",
-                written.audiences,
-                "a list of at most 32 texts of 1 to 512 characters",
-                audiences,
-            )?,
-        })
     }
 
     /// What the VM is shown where the node shows `node`: never a dialect that the node hides. Tokens that are required
@@ -186,25 +255,63 @@ impl Policy {
     }
 }
 
-/// What stands behind a key. A key with nothing behind it is there: `hop_limit:` was meant to limit something.
+/// What stands in a block.
 #[derive(Default)]
-struct Key(Option<Placed<Value>>);
+struct Written {
+    /// What it says, as far as that is understood.
+    policy: Policy,
+    /// Which of [`KEYS`] are there.
+    seen: [bool; KEYS.len()],
+    /// What is wrong, as it stands there.
+    flaws: Vec<BadPolicy>,
+}
 
-impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Placed::deserialize(deserializer).map(|value| Self(Some(value)))
+impl Written {
+    /// What the value of a key says. A key with nothing behind it is there: `hop_limit:` was meant to limit something.
+    fn take(&mut self, at: usize, key: Option<(u64, u64)>, Placed { value, place }: &Placed<Value>) {
+        let Key { name, wanted, decide } = &KEYS[at];
+        if std::mem::replace(&mut self.seen[at], true) {
+            self.flaw(BadPolicy::Twice { key: name, place: key });
+        } else if decide(&mut self.policy, value).is_none() {
+            self.flaw(BadPolicy::Value { key: name, wanted, place: *place });
+        }
+    }
+
+    fn flaw(&mut self, flaw: BadPolicy) {
+        if self.flaws.len() < MAX_FLAWS {
+            self.flaws.push(flaw);
+        }
     }
 }
 
-/// The value of a key, if the key is there; it must be one that the key can have.
-fn take<T>(
-    key: &'static str,
-    written: Key,
-    wanted: &'static str,
-    read: impl Fn(&Value) -> Option<T>,
-) -> Result<Option<T>, BadPolicy> {
-    let Some(Placed { value, place }) = written.0 else { return Ok(None) };
-    read(&value).map(Some).ok_or(BadPolicy::Value { key, wanted, place })
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written, A::Error> {
+                let mut written = Written::default();
+                while let Some(Placed { value: name, place }) = map.next_key::<Placed<Value>>()? {
+                    match KEYS.iter().position(|key| name.as_str() == Some(key.name)) {
+                        Some(at) => written.take(at, place, &map.next_value()?),
+                        None => {
+                            map.next_value::<IgnoredAny>()?;
+                            written.flaw(BadPolicy::UnknownKey { place });
+                        }
+                    }
+                }
+                Ok(written)
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
 }
 
 fn audiences(value: &Value) -> Option<Vec<String>> {
@@ -259,19 +366,68 @@ mod tests {
             ("audiences: [1]", value("audiences", some, (1, 12))),
             ("audiences: [\"\"]", value("audiences", some, (1, 12))),
             ("audiences: [\"a\\n\"]", value("audiences", some, (1, 12))),
-            ("Enabled: false", yaml(Kind::UnknownKey, Some((1, 1)))),
-            ("enabled: false\nhoplimit: 1", yaml(Kind::UnknownKey, Some((2, 1)))),
-            ("enabled: true\nenabled: false", yaml(Kind::Twice, Some((2, 1)))),
+            // YAML 1.1 had more words for a boolean, and they mean what their writer meant. In quotes they are none.
+            ("enabled: no", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: No", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: NO", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: n", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: off", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: Off", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: OFF", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: False", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: FALSE", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: !!bool no", Ok(Policy { enabled: false, ..default() })),
+            ("enabled: yes", Ok(default())),
+            ("enabled: Yes", Ok(default())),
+            ("enabled: y", Ok(default())),
+            ("enabled: on", Ok(default())),
+            ("enabled: ON", Ok(default())),
+            ("enabled: True", Ok(default())),
+            ("enabled: \"no\"", value("enabled", enabled, (1, 10))),
+            ("enabled: never", value("enabled", enabled, (1, 10))),
+            ("enabled: 1", value("enabled", enabled, (1, 10))),
+            ("mac: on", value("mac", "any or own", (1, 6))),
+            ("Enabled: false", Err(BadPolicy::UnknownKey { place: Some((1, 1)) })),
+            ("enabled: false\nhoplimit: 1", Err(BadPolicy::UnknownKey { place: Some((2, 1)) })),
+            ("<<: {enabled: false}", Err(BadPolicy::UnknownKey { place: Some((1, 1)) })),
+            ("? [enabled]\n: false", Err(BadPolicy::UnknownKey { place: Some((1, 3)) })),
+            ("enabled: true\nenabled: false", Err(BadPolicy::Twice { key: "enabled", place: Some((2, 1)) })),
             ("- enabled", yaml(Kind::Shape, Some((1, 1)))),
             ("enabled", yaml(Kind::Shape, Some((1, 1)))),
         ] {
-            assert_eq!(Policy::parse(text.as_bytes()), expected, "{text}");
+            assert_eq!(Policy::parse(text.as_bytes()), expected.map_err(Flaws::from), "{text}");
         }
         let many = |count| format!("audiences: [{}]", vec!["a"; count].join(", "));
         assert!(Policy::parse(many(32).as_bytes()).is_ok());
         assert!(Policy::parse(many(33).as_bytes()).is_err());
         assert!(Policy::parse(b"enabled: [").is_err());
         assert!(Policy::parse(b"\xff").is_err());
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once_and_not_more_than_can_be_read() {
+        let text =
+            "hoplimit: 1\nenabled: never\nmac: own\nmacs:\n  - own\nhop_limit: 65\nhop_limit: 66\n\"emulate\": EC2\n";
+        let said: Vec<_> = flaws(text).iter().map(ToString::to_string).collect();
+        let unknown = "the keys are enabled, emulate, ec2_tokens, hop_limit, mac and audiences";
+        assert_eq!(
+            said,
+            [
+                format!("an unknown key (line 1, column 1); {unknown}"),
+                "`enabled` must be true or false (line 2, column 10)".into(),
+                format!("an unknown key (line 4, column 1); {unknown}"),
+                "`hop_limit` must be a number from 1 to 64 (line 6, column 12)".into(),
+                "`hop_limit` is given twice; remove one of them (line 7, column 1)".into(),
+                "`emulate` must be auto, openstack or ec2 (line 8, column 12)".into(),
+            ]
+        );
+        let many: String = (0..1000).map(|number| format!("k{number}: 1\n")).collect();
+        assert_eq!(flaws(&many).len(), MAX_FLAWS);
+    }
+
+    fn flaws(text: &str) -> Vec<BadPolicy> {
+        let Flaws { first, more } = Policy::parse(text.as_bytes()).unwrap_err();
+        [vec![first], more].concat()
     }
 
     #[test]

@@ -109,6 +109,14 @@ pub fn read_once<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
     read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::Error)
 }
 
+/// Reads one document for a `T` that looks at every key itself: one that stands twice comes twice, and `<<` is a key.
+///
+/// # Errors
+/// As [`read`], with [`MAX_KEPT`] nodes.
+pub fn read_each<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::PassThrough)
+}
+
 /// Reads one document as the guests' own readers do: where a key stands twice the last one counts, and `<<` brings what it
 /// names.
 ///

@@ -10,14 +10,16 @@ use std::thread;
 use pve_imds_model::conf::{MAX_WARNINGS, Reason, parse};
 use pve_imds_model::datacenter::Datacenter;
 use pve_imds_model::notes::MAX_REMARKS;
+use pve_imds_model::policy::MAX_FLAWS;
 use pve_imds_model::pools::Pools;
 use pve_imds_model::vm::VmId;
 
 /// How many files are made, of all kinds together.
 const INPUTS: u64 = 1_000_000;
 
-/// How many blocks can be told of beside the lines that do nothing: one of each name, and the one with `secrets=`.
-const BLOCKS: usize = 5;
+/// What can be told of blocks beside the lines that do nothing: one thing of each name and of the one with `secrets=`,
+/// and all that is wrong with a policy.
+const BLOCKS: usize = 4 + MAX_FLAWS;
 
 /// One in so many configurations is also looked at closely.
 const CLOSELY: u64 = 8;

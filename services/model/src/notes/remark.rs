@@ -1,8 +1,8 @@
 //! What whoever wrote the Notes should hear.
 //!
 //! In come the oddities of the Notes in the order of their lines; out go as many remarks as somebody can read, and one
-//! that says how many there would have been. A broken block is always told: there is at most one of each name. Refused is
-//! everything that stands in the Notes.
+//! that says how many there would have been. A broken block is always told: there is at most one of each name, and of a
+//! policy all that is wrong with it. Refused is everything that stands in the Notes.
 
 use super::Flaw;
 use super::block::Name;

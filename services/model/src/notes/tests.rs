@@ -142,6 +142,25 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
 }
 
 #[test]
+fn all_that_is_wrong_with_a_policy_is_remarked_on_its_line() {
+    let notes = "a\n<!--#imds\nmac: own\nhops: 1\nenabled: never\n\nmacs: own\n-->\n <!--#user-data\n";
+    let unknown = Oddity::Broken(Flaw::Policy(BadPolicy::UnknownKey { place: None }));
+    let value = BadPolicy::Value { key: "enabled", wanted: "true or false", place: None };
+    assert_eq!(
+        remarks(notes),
+        [
+            (4, 1, "imds", unknown),
+            (5, 10, "imds", Oddity::Broken(Flaw::Policy(value))),
+            (7, 1, "imds", unknown),
+            (9, 1, "user-data", Oddity::Misspelt { name: "user-data", slip: Slip::Indented }),
+        ]
+    );
+    let notes = Notes::parse(notes);
+    assert_eq!(notes.policy, flawed((4, 1), Flaw::Policy(BadPolicy::UnknownKey { place: None })));
+    assert!(notes.remarks[..3].iter().all(|it| it.outcome == Some(Outcome::PolicyInvalid)));
+}
+
+#[test]
 fn a_flaw_is_on_its_line_of_the_notes_whatever_ends_lines_in_yaml() {
     let place = |notes: &str| Notes::parse(notes).policy.unwrap().map_err(|error| (error.line, error.column));
     for (text, expected) in [
