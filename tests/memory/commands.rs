@@ -150,6 +150,37 @@ fn help_and_version_end_with_0() {
     }
 }
 
+/// Who mends one thing should not meet the next only then.
+#[test]
+fn everything_wrong_with_a_configuration_is_said_at_once() {
+    let config =
+        "nocluod: {}\nnocloud: {enabled: maybe}\nemulate: x\ndatapath: {pin_dir: a}\nvendor_data: {dir: /nonexistent}";
+    let variables =
+        [("PVE_IMDS_LOGLEVEL", "info"), ("PVE_IMDS_CLOUDINIT_ENABLED", "yes"), ("PVE_IMDS_LOG_FORMAT", "xml")];
+    for arguments in [&["config", "check"][..], &["config", "show"], &["serve"]] {
+        let output = product(config, arguments, &variables);
+        let said = err(&output);
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        let expected = [
+            "config.yaml: unknown option nocluod; did you mean nocloud?",
+            "config.yaml: nocloud.enabled must be true or false",
+            "environment: PVE_IMDS_CLOUDINIT_ENABLED must be true or false",
+            "environment: unknown environment variable PVE_IMDS_LOGLEVEL; did you mean PVE_IMDS_LOG_LEVEL?",
+            "emulate must be auto, openstack or ec2, not \"x\"",
+            "log.format must be ",
+            "datapath.pin_dir must be an absolute path",
+            "vendor_data.dir: cannot read /nonexistent",
+        ];
+        for expected in expected {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+        assert_eq!(said.lines().count(), expected.len(), "{said}");
+    }
+    // Of a file that is not understood nobody knows what it would have said of vendor data.
+    let output = product("a: [", &["config", "check"], &[("PVE_IMDS_X", ""), ("PVE_IMDS_EMULATE", "x")]);
+    assert_eq!(err(&output).lines().count(), 2, "{}", err(&output));
+}
+
 #[test]
 fn the_configuration_is_shown_with_where_each_value_is_from() {
     let variables = [("PVE_IMDS_DATAPATH_PIN_DIR", "/run/x/bpf")];
