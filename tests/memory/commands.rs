@@ -268,13 +268,17 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
     let (broken, blank, odd) = (file(100), file(101), file(102));
     let lines = [
         format!("warning: {broken}: line 2, column 1: not a line of a configuration\n"),
-        format!("warning: {broken}: line 3, column 7: `net0`: the value of field `macaddr` is not valid\n"),
+        format!(
+            "warning: {broken}: line 3, column 7: `net0`: `macaddr` must be a hardware address of one card, such as \
+             BC:24:11:00:00:01\n"
+        ),
         format!(
             "warning: {broken}: Notes, line 1, column 1: user-data: the block is not closed; end it with a line that holds"
         ),
     ];
     let nic = format!(
-        "no network interface that can be read ({broken}: line 3, column 7: `net0`: the value of field `macaddr` is not valid); give it one: qm set 100 --net0"
+        "no network interface that can be read ({broken}: line 3, column 7: `net0`: `macaddr` must be a hardware address \
+         of one card, such as BC:24:11:00:00:01); give it one: qm set 100 --net0"
     );
     let unread = format!("its configuration cannot be read: {odd} is not a regular file");
     for (arguments, status, said) in [

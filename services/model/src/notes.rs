@@ -15,7 +15,8 @@ use std::fmt;
 
 pub use self::attribute::AttributeName;
 use self::block::{Block, Name, Part};
-pub use self::encoding::{Encoding, MAX_DECODED};
+use self::encoding::Encoding;
+pub use self::encoding::{MAX_DECODED, Undecodable};
 use self::remark::Remarks;
 pub use self::remark::{MAX_REMARKS, Oddity, Remark};
 pub use self::slip::Slip;
@@ -118,11 +119,8 @@ pub enum Flaw {
     #[error("unknown encoding; there are `base64` and `gzip+base64`")]
     UnknownEncoding,
     /// The text is not what `encoding=` says.
-    #[error("the text is not {0}")]
-    NotDecodable(Encoding),
-    /// The text is longer than [`MAX_DECODED`] once decoded.
-    #[error("the decoded text is longer than {MAX_DECODED} bytes")]
-    TooLong,
+    #[error(transparent)]
+    NotDecodable(Undecodable),
     /// The text is no network configuration.
     #[error("not a network configuration: {0}")]
     Network(BadNetwork),
@@ -302,7 +300,15 @@ impl Attributes {
     }
 
     fn decode(&self, block: &Block<'_>) -> Result<Vec<u8>, Found> {
-        Ok(self.encoding.decode(block.text.ok_or(Flaw::Unclosed)?)?)
+        let text = block.text.ok_or(Flaw::Unclosed)?;
+        self.encoding.decode(text).map_err(|(why, at)| match at {
+            None => Flaw::NotDecodable(why).into(),
+            Some(at) => {
+                let before = text.get(..at).unwrap_or_default();
+                let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                Found { below: 1 + before.matches('\n').count(), column, flaw: Flaw::NotDecodable(why) }
+            }
+        })
     }
 
     fn network(&self, block: &Block<'_>, error: BadNetwork) -> Found {

@@ -235,7 +235,11 @@ mod tests {
             ("net0", "bridge=vmbr0", Err(Bad::Property(BadProperty::Missing("model")))),
             ("ipconfig31", "ip=dhcp", Ok(())),
             ("ipconfig32", "ip=dhcp", Err(Bad::Unknown)),
-            ("smbios1", "uuid=1", Err(Bad::Property(BadProperty::BadValue("uuid")))),
+            (
+                "smbios1",
+                "uuid=1",
+                Err(Bad::Property(BadProperty::BadValue { field: "uuid", wanted: "8-4-4-4-12 hexadecimal digits" })),
+            ),
             ("scsi30", "local:1", Ok(())),
             ("scsi31", "local:1", Err(Bad::Unknown)),
             ("efidisk0", "local:1", Ok(())),

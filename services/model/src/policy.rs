@@ -94,8 +94,8 @@ impl Default for Policy {
 /// What is wrong with a policy. Lines and columns count from the block's first line. Quotes nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPolicy {
-    /// Not a mapping.
-    #[error("{0}; a policy is a mapping of keys")]
+    /// Not YAML, or not a mapping.
+    #[error("{0}")]
     Yaml(#[from] YamlError),
     /// A key that there is not.
     #[error("an unknown key{}; the keys are {}", at(*.place), keys())]

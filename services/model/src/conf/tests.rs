@@ -19,7 +19,8 @@ fn warnings_name_the_line_and_never_the_value() {
             "line 1, column 7: `name`: the value is not a DNS name",
             "line 2, column 13: `cipassword`: the value holds a line break",
             "line 3, column 1: not a line of a configuration",
-            "line 4, column 7: `net0`: unknown field",
+            "line 4, column 7: `net0`: unknown field; there are model, macaddr, bridge, tag, trunks, firewall, link_down, mtu, \
+             queues, rate and host-tunnel",
             "line 5, column 1: `delete` belongs to the pending section",
             "line 7, column 1: `foo`: unknown option",
             "line 8, column 1: unknown section, skipped",

@@ -40,8 +40,10 @@ fn user_data_is_whole_or_an_error() {
         ("<!--#user-data secrets=worker encoding=base64\nQUJD\n-->", worker("ABC")),
         (&long_enough, Some(Ok(UserData { secrets: Some(long), ..plain("x") }))),
         ("<!--#user-data encoding=base64\nQU\nJD\n-->", Some(Ok(plain("ABC")))),
-        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed((1, 1), Flaw::NotDecodable(Encoding::Base64))),
-        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed((1, 1), Flaw::NotDecodable(Encoding::GzipBase64))),
+        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed((2, 5), Flaw::NotDecodable(Undecodable::Base64Cut))),
+        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed((1, 1), Flaw::NotDecodable(Undecodable::Gzip))),
+        ("a\n<!--#user-data encoding=base64\nQUJD\n\n ü\n-->", flawed((5, 2), Flaw::NotDecodable(Undecodable::Base64))),
+        ("<!--#user-data encoding=gzip+base64\nQU#\n-->", flawed((2, 3), Flaw::NotDecodable(Undecodable::Base64))),
         ("<!--#user-data encoding=gzip\nx\n-->", flawed((1, 16), Flaw::UnknownEncoding)),
         ("<!--#user-data encoding=\nx\n-->", flawed((1, 16), Flaw::UnknownEncoding)),
         ("<!--#user-data secrets=\nx\n-->", flawed((1, 16), Flaw::SetName)),
@@ -88,6 +90,7 @@ fn the_reason_names_the_attribute_or_says_what_there_is() {
 fn network_configuration_is_checked_and_knows_no_secrets() {
     let network = |notes: &str| Notes::parse(notes).network_config;
     let text = |text: &str| NetworkText::new(text.as_bytes().to_vec()).ok().map(Ok);
+    let second = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::SecondDocument, place: None }));
     let shape = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: None }));
     for (notes, expected) in [
         ("", None),
@@ -103,6 +106,7 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
         ("<!--#network-config\nversion: 3\n-->", flawed((1, 1), Flaw::Network(BadNetwork::OtherVersion))),
         ("<!--#network-config\na: 1\n-->", flawed((1, 1), Flaw::Network(BadNetwork::NoVersion))),
         ("a\n<!--#network-config\n- 1\n-->", flawed((3, 1), shape)),
+        ("a\n<!--#network-config\nversion: 2\n---\nversion: 2\n-->", flawed((5, 1), second)),
         ("<!--#network-config\nversion: 2", flawed((1, 1), Flaw::Unclosed)),
         (
             "<!--#network-config\nversion: 2\n-->\n<!--#network-config\nversion: 2\n-->",
@@ -127,6 +131,7 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
     }
     let policy = |notes: &str| Notes::parse(notes).policy;
     let hops = Flaw::Policy(BadPolicy::Value { key: "hop_limit", wanted: "a number from 1 to 64", place: None });
+    let second = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::SecondDocument, place: None }));
     let packed = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::Shape, place: Some((1, 1)) }));
     for (notes, expected) in [
         ("", None),
@@ -134,6 +139,7 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
         ("<!--#imds\nenabled: false\n-->", Some(Ok(Policy { enabled: false, ..Policy::default() }))),
         ("a\n<!--#imds\nmac: own\nhop_limit: 0\n-->", flawed((4, 12), hops)),
         ("<!--#imds encoding=base64\nLSBh\n-->", flawed((1, 1), packed)),
+        ("<!--#imds\nmac: own\n---\nmac: own\n-->", flawed((4, 1), second)),
         ("<!--#imds secrets=a\n-->", flawed((1, 11), Flaw::UnknownAttribute(AttributeName::of("secrets=a")))),
         ("<!--#imds\n-->\n<!--#imds\n-->", flawed((3, 1), Flaw::Twice { first: 1 })),
     ] {
