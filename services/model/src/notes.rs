@@ -312,11 +312,14 @@ impl Attributes {
     }
 
     fn network(&self, block: &Block<'_>, error: BadNetwork) -> Found {
+        let found = |place, told: &dyn Fn(Option<(u64, u64)>) -> BadNetwork| {
+            self.within(block, place, |place| Flaw::Network(told(place)))
+        };
         match error {
-            BadNetwork::Yaml(yaml) => {
-                self.within(block, yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
-            }
-            other => Flaw::Network(other).into(),
+            BadNetwork::Yaml(yaml) => found(yaml.place, &|place| YamlError { place, ..yaml }.into()),
+            BadNetwork::Twice { part, place } => found(place, &|place| BadNetwork::Twice { part, place }),
+            BadNetwork::Beside { part, place } => found(place, &|place| BadNetwork::Beside { part, place }),
+            BadNetwork::NoVersion | BadNetwork::OtherVersion => Flaw::Network(error).into(),
         }
     }
 

@@ -105,6 +105,14 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
         ),
         ("<!--#network-config\nversion: 3\n-->", flawed((1, 1), Flaw::Network(BadNetwork::OtherVersion))),
         ("<!--#network-config\na: 1\n-->", flawed((1, 1), Flaw::Network(BadNetwork::NoVersion))),
+        (
+            "a\n<!--#network-config\nversion: 2\nversion: 1\n-->",
+            flawed((4, 1), Flaw::Network(BadNetwork::Twice { part: "version", place: None })),
+        ),
+        (
+            "<!--#network-config\nversion: 2\nnetwork:\n  version: 2\n-->",
+            flawed((2, 1), Flaw::Network(BadNetwork::Beside { part: "version", place: None })),
+        ),
         ("a\n<!--#network-config\n- 1\n-->", flawed((3, 1), shape)),
         ("a\n<!--#network-config\nversion: 2\n---\nversion: 2\n-->", flawed((5, 1), second)),
         ("<!--#network-config\nversion: 2", flawed((1, 1), Flaw::Unclosed)),
