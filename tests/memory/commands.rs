@@ -150,6 +150,27 @@ fn help_and_version_end_with_0() {
     }
 }
 
+/// What Proxmox takes and no guest can use is said wherever a VM is looked at.
+#[test]
+fn what_counts_and_does_nothing_is_warned_of() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let lines = "ipconfig0: ip=dhcp\nipconfig3: ip=192.0.2.5/24\nnet0: virtio=BC:24:11:00:00:01\nsshkeys: canary%2\n";
+    tree.put(100, lines).unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    for arguments in [&["view", "100"][..], &["view", "100", "--sources"], &["inspect", "100"]] {
+        let output = product(&config, arguments, &[]);
+        let said = err(&output);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(0), 2), "{said}");
+        for warning in [
+            ": line 2, column 12: `ipconfig3`: there is no `net3` that could get it\n",
+            ": line 4, column 16: `sshkeys`: key 1: `%` without two hexadecimal digits behind it; ",
+        ] {
+            assert!(said.contains(warning), "{warning}: {said}");
+        }
+        assert!(!said.contains("canary"), "{said}");
+    }
+}
+
 /// Who mends one thing should not meet the next only then.
 #[test]
 fn everything_wrong_with_a_configuration_is_said_at_once() {

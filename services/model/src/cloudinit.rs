@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use percent_encoding::percent_decode_str;
 use serde::{Serialize, Serializer};
 
-use crate::format::{is_all_blank, is_cidr4, is_cidr6};
+use crate::format::{is_cidr4, is_cidr6};
 use crate::property::{self, BadProperty, Format};
 
 /// Proxmox's own cloud-init options (`ciuser`, `cipassword`, `sshkeys`, `ipconfigN` …). Serialises the keys that are
@@ -95,12 +94,6 @@ pub(crate) fn ipconfig(text: &str) -> Result<BTreeMap<String, String>, BadProper
     Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// Reads the value of `sshkeys`: percent-encoded text, one key a line.
-pub(crate) fn sshkeys(text: &str) -> Vec<String> {
-    let decoded = percent_decode_str(text).decode_utf8_lossy();
-    decoded.lines().filter(|line| !is_all_blank(line)).map(str::to_owned).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -144,12 +137,6 @@ mod tests {
         ] {
             assert_eq!(ipconfig(text).unwrap_err().to_string(), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn keys_are_lines() {
-        let keys = sshkeys("%0Assh-ed25519%20AAAA%20ops%40a%0D%0A%20%0Assh-rsa%20BBBB%0A");
-        assert_eq!(keys, ["ssh-ed25519 AAAA ops@a", "ssh-rsa BBBB"]);
     }
 
     #[test]
