@@ -1,7 +1,7 @@
 //! The configuration: read once, at start, from a file and the environment, and with it the files of vendor data.
 //!
 //! In come a path and the environment; out comes a [`Checked`] or a [`ConfigError`] that names the file, the key and
-//! the mend. Nothing else in the product reads either.
+//! the mend, of everything that is wrong at once. Nothing else in the product reads either.
 
 mod check;
 mod layers;
@@ -10,7 +10,7 @@ mod shapes;
 mod vendor;
 mod words;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -33,31 +33,21 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// The file cannot be understood.
-    #[error("{}", each(&.path.display().to_string(), .wrong))]
-    File {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        wrong: Vec<LayerError>,
-    },
-    /// The environment cannot be understood.
-    #[error("{}", each("environment", .0))]
-    Environment(Vec<LayerError>),
     /// There is no such tree of configurations.
     #[error(
         "pve_dir: there is no directory {path}; it is Proxmox's cluster file system (/etc/pve) or a tree like it",
         path = .0.display()
     )]
     Tree(PathBuf),
-    /// The values do not make sense.
+    /// What file, environment and files of vendor data say cannot be understood, or makes no sense: a line for each
+    /// thing.
     #[error("{}", .0.join("\n"))]
-    Values(Vec<String>),
+    Wrong(Vec<String>),
 }
 
-/// A line for each thing that is wrong.
-fn each(place: &str, wrong: &[LayerError]) -> String {
-    wrong.iter().map(|error| format!("{place}: {error}")).collect::<Vec<_>>().join("\n")
+/// A line for each thing that is wrong in one place.
+fn each(place: &str, wrong: &[LayerError]) -> Vec<String> {
+    wrong.iter().map(|error| format!("{place}: {error}")).collect()
 }
 
 /// A configuration and where each value is from.
@@ -84,31 +74,46 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
         Err(source) => return Err(ConfigError::Read { path, source }),
     };
     let mut layers = Layers::defaults();
-    if let Some(bytes) = &bytes {
-        layers = layers.file(bytes).map_err(|wrong| ConfigError::File { path: path.clone(), wrong })?;
-    }
+    let in_file = bytes.as_ref().map(|bytes| layers.file(bytes)).unwrap_or_default();
     let ours = |name: &OsStr| name.to_string_lossy().starts_with(layers::PREFIX);
-    for (name, value) in std::env::vars_os().filter(|(name, _)| ours(name)) {
-        if name.to_str().is_none() || value.to_str().is_none() {
-            let key = name.to_string_lossy().into_owned();
-            return Err(ConfigError::Environment(vec![LayerError::Shape { key, expected: "UTF-8" }]));
-        }
-    }
+    let odd =
+        |(name, value): &(OsString, OsString)| ours(name) && (name.to_str().is_none() || value.to_str().is_none());
+    let odd = std::env::vars_os()
+        .filter(odd)
+        .map(|(name, _)| LayerError::Shape { key: name.to_string_lossy().into_owned(), expected: "UTF-8" });
+    let mut in_environment: Vec<LayerError> = odd.collect();
     let variables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     // No option: builds for tests can be told when to die.
     #[cfg(debug_assertions)]
     let variables = variables.filter(|(name, _)| name != pve_imds_observability::KILL_AT);
-    let layers = layers.environment(variables).map_err(ConfigError::Environment)?;
-    let config = layers.config().map_err(|error| ConfigError::File { path: path.clone(), wrong: vec![error] })?;
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let vendor = vendor::read(&config.vendor_data.dir, layers.is_default("vendor_data.dir"));
-    let checked = match (check::check(&layers, &config, host.trim()), vendor) {
-        (Ok(checked), Ok(vendor)) => Checked { vendor: vendor.into(), ..checked },
-        (checked, vendor) => {
-            let wrong = [checked.err(), vendor.err()];
-            return Err(ConfigError::Values(wrong.into_iter().flatten().flatten().collect()));
+    in_environment.extend(layers.environment(variables));
+    let mut wrong = each(&path.display().to_string(), &in_file);
+    wrong.extend(each("environment", &in_environment));
+    // Of a file that is not understood at all nobody knows what it would have said instead.
+    if in_file.iter().any(LayerError::is_of_the_whole) {
+        return Err(ConfigError::Wrong(wrong));
+    }
+    // What is wrong has its built-in value here, which is right: only what is wrong besides is added.
+    let checked = match layers.config() {
+        Ok(config) => {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let vendor = vendor::read(&config.vendor_data.dir, layers.is_default("vendor_data.dir"));
+            match (check::check(&layers, &config, host.trim()), vendor) {
+                (Ok(checked), Ok(vendor)) => Some(Checked { vendor: vendor.into(), ..checked }),
+                (checked, vendor) => {
+                    wrong.extend([checked.err(), vendor.err()].into_iter().flatten().flatten());
+                    None
+                }
+            }
+        }
+        Err(error) => {
+            wrong.extend(each(&path.display().to_string(), &[error]));
+            None
         }
     };
-    Ok(Loaded { checked, layers, file: bytes.map(|_| path) })
+    match checked {
+        Some(checked) if wrong.is_empty() => Ok(Loaded { checked, layers, file: bytes.map(|_| path) }),
+        _ => Err(ConfigError::Wrong(wrong)),
+    }
 }

@@ -273,7 +273,8 @@ mod tests {
     use super::*;
 
     fn checked(file: &str) -> Result<Checked, Vec<String>> {
-        let layers = Layers::defaults().file(file.as_bytes()).unwrap();
+        let mut layers = Layers::defaults();
+        assert_eq!(layers.file(file.as_bytes()), []);
         check(&layers, &layers.config().unwrap(), "pve1.example.com")
     }
 

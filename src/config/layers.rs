@@ -75,6 +75,14 @@ pub enum LayerError {
     },
 }
 
+impl LayerError {
+    /// Whether nothing of the file is known, so that no option has the value that somebody gave it.
+    #[must_use]
+    pub fn is_of_the_whole(&self) -> bool {
+        matches!(self, Self::Yaml(_) | Self::NotAMapping)
+    }
+}
+
 /// One option: its path joined by dots, value and source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -104,11 +112,9 @@ impl Layers {
         Self { leaves }
     }
 
-    /// Lays the configuration file over what is there.
-    ///
-    /// # Errors
-    /// Each [`LayerError`], not only the first.
-    pub fn file(mut self, bytes: &[u8]) -> Result<Self, Vec<LayerError>> {
+    /// Lays the configuration file over what is there, and says all that is wrong with it. What is wrong is not laid.
+    #[must_use]
+    pub fn file(&mut self, bytes: &[u8]) -> Vec<LayerError> {
         let mut wrong = Vec::new();
         match yaml::read_once(bytes) {
             Err(error) => wrong.push(LayerError::Yaml(error.to_string())),
@@ -116,7 +122,7 @@ impl Layers {
             Ok(Some(Value::Object(map))) => self.lay("", map, &mut wrong),
             Ok(Some(_)) => wrong.push(LayerError::NotAMapping),
         }
-        if wrong.is_empty() { Ok(self) } else { Err(wrong) }
+        wrong
     }
 
     fn lay(&mut self, above: &str, map: Map<String, Value>, wrong: &mut Vec<LayerError>) {
@@ -149,14 +155,10 @@ impl Layers {
         meant(key, '.', &known).map(str::to_owned)
     }
 
-    /// Lays `PVE_IMDS_…` variables over what is there; others are ignored.
-    ///
-    /// # Errors
-    /// Each [`LayerError`], not only the first.
-    pub fn environment(
-        mut self,
-        variables: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self, Vec<LayerError>> {
+    /// Lays `PVE_IMDS_…` variables over what is there, and says all that is wrong with them; others are ignored. What is
+    /// wrong is not laid.
+    #[must_use]
+    pub fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Vec<LayerError> {
         let names: BTreeMap<String, String> = self.leaves.keys().map(|key| (variable(key), key.clone())).collect();
         let mut wrong = Vec::new();
         for (name, text) in variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX)) {
@@ -172,7 +174,7 @@ impl Layers {
                 Err(error) => wrong.push(error),
             }
         }
-        if wrong.is_empty() { Ok(self) } else { Err(wrong) }
+        wrong
     }
 
     /// Every option, by key.
@@ -279,7 +281,8 @@ mod tests {
             ("PVE_IMDS_DATAPATH_ACCEPT_KINDS", "tun,veth"),
             ("HOME", "/root"),
         ]);
-        let layers = Layers::defaults().file(file).unwrap().environment(variables).unwrap();
+        let mut layers = Layers::defaults();
+        assert_eq!((layers.file(file), layers.environment(variables)), (vec![], vec![]));
         let config = layers.config().unwrap();
         assert!(!config.nocloud.enabled);
         assert_eq!(config.datapath.pin_dir, "/b");
@@ -330,7 +333,7 @@ mod tests {
             ("log_level: info\nlog_level: debug", "a key that stands there twice"),
             ("http: {}\nhttp: {allowed_hosts: [a]}", "a key that stands there twice"),
         ] {
-            let errors = Layers::defaults().file(file.as_bytes()).unwrap_err();
+            let errors = Layers::defaults().file(file.as_bytes());
             assert!(errors.len() == 1 && errors[0].to_string().starts_with(expected), "{file}: {errors:?}");
         }
         for (name, value, expected) in [
@@ -356,24 +359,26 @@ mod tests {
             ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "101,0106", NO_NUMBERS),
             ("PVE_IMDS_GUESTS_EXCLUDE_VMIDS", "+106", NO_NUMBERS),
         ] {
-            let errors = Layers::defaults().environment(environment(&[(name, value)])).unwrap_err();
+            let errors = Layers::defaults().environment(environment(&[(name, value)]));
             assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
         }
         // Whoever mends one should not meet the next only then.
         let file = b"nocloud: {enabled: maybe, x: 1}\nlog_level: info\npve_dri: /x";
-        assert_eq!(Layers::defaults().file(file).unwrap_err().len(), 3);
+        let mut layers = Layers::defaults();
+        assert_eq!(layers.file(file).len(), 3);
+        // What is right beside it counts, so that it can be looked into.
+        assert_eq!(source(&layers, "log_level"), Source::File);
+        assert_eq!(source(&layers, "nocloud.enabled"), Source::Default);
         let variables = environment(&[("PVE_IMDS_A", ""), ("PVE_IMDS_NOCLOUD_ENABLED", "yes"), ("PVE_IMDS_B", "")]);
-        assert_eq!(Layers::defaults().environment(variables).unwrap_err().len(), 3);
+        assert_eq!(Layers::defaults().environment(variables).len(), 3);
     }
 
     #[test]
     fn an_empty_file_is_the_defaults() {
         for file in ["", "# nothing\n", "{}"] {
-            assert_eq!(
-                Layers::defaults().file(file.as_bytes()).unwrap().config().unwrap(),
-                Config::default(),
-                "{file:?}"
-            );
+            let mut layers = Layers::defaults();
+            assert_eq!(layers.file(file.as_bytes()), []);
+            assert_eq!(layers.config().unwrap(), Config::default(), "{file:?}");
         }
     }
 }

@@ -150,6 +150,58 @@ fn help_and_version_end_with_0() {
     }
 }
 
+/// What Proxmox takes and no guest can use is said wherever a VM is looked at.
+#[test]
+fn what_counts_and_does_nothing_is_warned_of() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let lines = "ipconfig0: ip=dhcp\nipconfig3: ip=192.0.2.5/24\nnet0: virtio=BC:24:11:00:00:01\nsshkeys: canary%2\n";
+    tree.put(100, lines).unwrap();
+    let config = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    for arguments in [&["view", "100"][..], &["view", "100", "--sources"], &["inspect", "100"]] {
+        let output = product(&config, arguments, &[]);
+        let said = err(&output);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(0), 2), "{said}");
+        for warning in [
+            ": line 2, column 12: `ipconfig3`: there is no `net3` that could get it\n",
+            ": line 4, column 16: `sshkeys`: key 1: `%` without two hexadecimal digits behind it; ",
+        ] {
+            assert!(said.contains(warning), "{warning}: {said}");
+        }
+        assert!(!said.contains("canary"), "{said}");
+    }
+}
+
+/// Who mends one thing should not meet the next only then.
+#[test]
+fn everything_wrong_with_a_configuration_is_said_at_once() {
+    let config =
+        "nocluod: {}\nnocloud: {enabled: maybe}\nemulate: x\ndatapath: {pin_dir: a}\nvendor_data: {dir: /nonexistent}";
+    let variables =
+        [("PVE_IMDS_LOGLEVEL", "info"), ("PVE_IMDS_CLOUDINIT_ENABLED", "yes"), ("PVE_IMDS_LOG_FORMAT", "xml")];
+    for arguments in [&["config", "check"][..], &["config", "show"], &["serve"]] {
+        let output = product(config, arguments, &variables);
+        let said = err(&output);
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        let expected = [
+            "config.yaml: unknown option nocluod; did you mean nocloud?",
+            "config.yaml: nocloud.enabled must be true or false",
+            "environment: PVE_IMDS_CLOUDINIT_ENABLED must be true or false",
+            "environment: unknown environment variable PVE_IMDS_LOGLEVEL; did you mean PVE_IMDS_LOG_LEVEL?",
+            "emulate must be auto, openstack or ec2, not \"x\"",
+            "log.format must be ",
+            "datapath.pin_dir must be an absolute path",
+            "vendor_data.dir: cannot read /nonexistent",
+        ];
+        for expected in expected {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+        assert_eq!(said.lines().count(), expected.len(), "{said}");
+    }
+    // Of a file that is not understood nobody knows what it would have said of vendor data.
+    let output = product("a: [", &["config", "check"], &[("PVE_IMDS_X", ""), ("PVE_IMDS_EMULATE", "x")]);
+    assert_eq!(err(&output).lines().count(), 2, "{}", err(&output));
+}
+
 #[test]
 fn the_configuration_is_shown_with_where_each_value_is_from() {
     let variables = [("PVE_IMDS_DATAPATH_PIN_DIR", "/run/x/bpf")];
@@ -237,13 +289,17 @@ fn what_is_malformed_is_named_with_file_line_and_mend() {
     let (broken, blank, odd) = (file(100), file(101), file(102));
     let lines = [
         format!("warning: {broken}: line 2, column 1: not a line of a configuration\n"),
-        format!("warning: {broken}: line 3, column 7: `net0`: the value of field `macaddr` is not valid\n"),
+        format!(
+            "warning: {broken}: line 3, column 7: `net0`: `macaddr` must be a hardware address of one card, such as \
+             BC:24:11:00:00:01\n"
+        ),
         format!(
             "warning: {broken}: Notes, line 1, column 1: user-data: the block is not closed; end it with a line that holds"
         ),
     ];
     let nic = format!(
-        "no network interface that can be read ({broken}: line 3, column 7: `net0`: the value of field `macaddr` is not valid); give it one: qm set 100 --net0"
+        "no network interface that can be read ({broken}: line 3, column 7: `net0`: `macaddr` must be a hardware address \
+         of one card, such as BC:24:11:00:00:01); give it one: qm set 100 --net0"
     );
     let unread = format!("its configuration cannot be read: {odd} is not a regular file");
     for (arguments, status, said) in [

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use percent_encoding::percent_decode_str;
 use serde::{Serialize, Serializer};
 
-use crate::format::{is_all_blank, is_cidr4, is_cidr6};
+use crate::format::{is_cidr4, is_cidr6};
 use crate::property::{self, BadProperty, Format};
 
 /// Proxmox's own cloud-init options (`ciuser`, `cipassword`, `sshkeys`, `ipconfigN` …). Serialises the keys that are
@@ -70,12 +69,18 @@ impl Serialize for Password {
     }
 }
 
+const IP: &str = "dhcp, manual, or an IPv4 address with the length of its prefix, 8 to 32, such as 192.0.2.5/24";
+const GW: &str = "an IPv4 address without a prefix, such as 192.0.2.1";
+const IP6: &str =
+    "auto, dhcp, manual, or an IPv6 address with the length of its prefix, 8 to 128, such as 2001:db8::5/64";
+const GW6: &str = "an IPv6 address without a prefix, such as 2001:db8::1";
+
 const IPCONFIG: Format = Format {
     fields: &[
-        ("ip", |ip| matches!(ip, "dhcp" | "manual") || is_cidr4(ip)),
-        ("gw", |gw| gw.parse::<std::net::Ipv4Addr>().is_ok()),
-        ("ip6", |ip| matches!(ip, "auto" | "dhcp" | "manual") || is_cidr6(ip)),
-        ("gw6", |gw| gw.parse::<std::net::Ipv6Addr>().is_ok()),
+        ("ip", IP, |ip| matches!(ip, "dhcp" | "manual") || is_cidr4(ip)),
+        ("gw", GW, |gw| gw.parse::<std::net::Ipv4Addr>().is_ok()),
+        ("ip6", IP6, |ip| matches!(ip, "auto" | "dhcp" | "manual") || is_cidr6(ip)),
+        ("gw6", GW6, |gw| gw.parse::<std::net::Ipv6Addr>().is_ok()),
     ],
     nameless: None,
     shorthand: None,
@@ -89,31 +94,30 @@ pub(crate) fn ipconfig(text: &str) -> Result<BTreeMap<String, String>, BadProper
     Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// Reads the value of `sshkeys`: percent-encoded text, one key a line.
-pub(crate) fn sshkeys(text: &str) -> Vec<String> {
-    let decoded = percent_decode_str(text).decode_utf8_lossy();
-    decoded.lines().filter(|line| !is_all_blank(line)).map(str::to_owned).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn addresses_are_whole_or_absent() {
         use BadProperty as Bad;
+        let wrong = |field, wanted| Err(Bad::BadValue { field, wanted });
         for (text, expected) in [
             ("ip=dhcp", Ok(vec![("ip", "dhcp")])),
             ("gw=10.0.4.1,ip=10.0.4.5/24", Ok(vec![("gw", "10.0.4.1"), ("ip", "10.0.4.5/24")])),
             ("ip6=auto", Ok(vec![("ip6", "auto")])),
             ("gw6=fe80::1,ip6=2001:db8::5/64", Ok(vec![("gw6", "fe80::1"), ("ip6", "2001:db8::5/64")])),
             (" ", Ok(vec![])),
-            ("gw=10.0.4.1", Err(Bad::Missing("ip"))),
-            ("ip=dhcp,gw6=fe80::1", Err(Bad::Missing("ip6"))),
-            ("ip=auto", Err(Bad::BadValue("ip"))),
-            ("ip=10.0.4.5", Err(Bad::BadValue("ip"))),
-            ("ip=dhcp,gw=10.0.4.0/24", Err(Bad::BadValue("gw"))),
-            ("dhcp", Err(Bad::Nameless)),
+            ("gw=10.0.4.1", Err(Bad::Needs { field: "gw", other: "ip" })),
+            ("ip=dhcp,gw6=fe80::1", Err(Bad::Needs { field: "gw6", other: "ip6" })),
+            ("ip=auto", wrong("ip", IP)),
+            ("ip=10.0.4.5", wrong("ip", IP)),
+            ("ip=dhcp,gw=10.0.4.0/24", wrong("gw", GW)),
+            ("ip=10.0.4.5/255.255.255.0", wrong("ip", IP)),
+            ("ip=10.0.4.5/33", wrong("ip", IP)),
+            ("ip6=2001:db8::5", wrong("ip6", IP6)),
+            ("ip6=dhcp,gw6=10.0.4.1", wrong("gw6", GW6)),
         ] {
             let expected = expected.map(|fields: Vec<(&str, &str)>| {
                 fields.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>()
@@ -123,9 +127,16 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_lines() {
-        let keys = sshkeys("%0Assh-ed25519%20AAAA%20ops%40a%0D%0A%20%0Assh-rsa%20BBBB%0A");
-        assert_eq!(keys, ["ssh-ed25519 AAAA ops@a", "ssh-rsa BBBB"]);
+    fn a_reason_names_the_field() {
+        for (text, expected) in [
+            ("dhcp", "a value has no field name; there are ip, gw, ip6 and gw6"),
+            ("ip=dhcp,gateway=10.0.4.1", "unknown field; there are ip, gw, ip6 and gw6"),
+            ("ip=dhcp,gw=10.0.4.1/24", "`gw` must be an IPv4 address without a prefix, such as 192.0.2.1"),
+            ("gw6=fe80::1", "`gw6` needs `ip6` beside it"),
+            ("ip=dhcp,gw=", "`gw` has no value"),
+        ] {
+            assert_eq!(ipconfig(text).unwrap_err().to_string(), expected, "{text}");
+        }
     }
 
     #[test]

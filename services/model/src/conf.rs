@@ -1,19 +1,23 @@
 //! `/etc/pve/nodes/<node>/qemu-server/<vmid>.conf`: bytes become a [`Vm`], as Proxmox's own non-strict loader reads them.
 //!
 //! In come a VMID and the file's bytes; out comes always a [`Vm`], with a [`Warning`] for each line that Proxmox would
-//! drop. Refused is nothing as a whole: a bad line costs that line. Only the main section describes the running VM;
+//! drop or that does not do what it seems to. Refused is nothing as a whole: a bad line costs that line. Only the main section describes the running VM;
 //! `[PENDING]`, snapshots and special sections are told by name and never leak into it.
 
+mod doubt;
 mod line;
 
 use std::collections::BTreeSet;
 
 use percent_encoding::percent_decode;
 
+pub use self::doubt::Doubt;
+use self::doubt::{Places, merged};
 use self::line::{Header, Line};
 use crate::notes::Notes;
 pub use crate::options::BadOption;
 pub use crate::property::BadProperty;
+pub use crate::sshkeys::BadKey;
 use crate::vm::{Vm, VmId};
 
 /// How many warnings are kept of one file: enough to mend it by, little enough to log.
@@ -24,7 +28,7 @@ pub const MAX_WARNINGS: usize = 50;
 pub struct Parsed {
     /// The VM as its main section describes it.
     pub vm: Vm,
-    /// The lines that were dropped, in file order, the first [`MAX_WARNINGS`] of them.
+    /// The lines that were dropped or are doubted, in file order, the first [`MAX_WARNINGS`] of them.
     pub warnings: Vec<Warning>,
     ready: bool,
 }
@@ -39,7 +43,8 @@ impl Parsed {
     }
 }
 
-/// A line that Proxmox drops, and so do we. Holds no value from the file: values can be secrets.
+/// A line that Proxmox drops, and so do we, or one that does not do what it seems to. Holds no value from the file: values
+/// can be secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct Warning {
@@ -51,7 +56,7 @@ pub struct Warning {
     pub reason: Reason,
 }
 
-/// Why a line was dropped.
+/// Why a line was dropped, or what speaks against it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// Neither `key: value` nor anything else a configuration holds.
@@ -74,6 +79,22 @@ pub enum Reason {
         /// What is wrong with it.
         why: BadOption,
     },
+    /// The line counts, and does not do what it seems to.
+    #[error("`{key}`: {why}")]
+    Doubt {
+        /// The key.
+        key: String,
+        /// What speaks against it.
+        why: Doubt,
+    },
+}
+
+impl Reason {
+    /// Whether nothing of the line counts.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        !matches!(self, Self::Doubt { .. })
+    }
 }
 
 /// Reads a configuration. Never fails and takes time in proportion to its length.
@@ -81,7 +102,7 @@ pub enum Reason {
 pub fn parse(vmid: VmId, bytes: &[u8]) -> Parsed {
     let mut loader = Loader::new(vmid);
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-        if let Err(reason) = loader.take(line) {
+        if let Err(reason) = loader.take(number, line) {
             loader.warn(number, column(line, &reason), reason);
         }
     }
@@ -92,10 +113,15 @@ pub fn parse(vmid: VmId, bytes: &[u8]) -> Parsed {
 fn column(line: &[u8], reason: &Reason) -> usize {
     match (reason, Line::read(line)) {
         (Reason::Option { why: BadOption::Unknown, .. }, _) => 1,
-        // The value is a slice of the line.
-        (Reason::Option { .. }, Line::Option(_, value)) => value.as_ptr().addr() - line.as_ptr().addr() + 1,
+        (Reason::Option { why: BadOption::Key(at, _), .. }, Line::Option(_, value)) => value_column(line, value) + at,
+        (Reason::Option { .. }, Line::Option(_, value)) => value_column(line, value),
         _ => 1,
     }
+}
+
+/// Where in its line the value begins, which is a slice of it.
+fn value_column(line: &[u8], value: &[u8]) -> usize {
+    value.as_ptr().addr() - line.as_ptr().addr() + 1
 }
 
 /// Where the next line belongs.
@@ -117,6 +143,7 @@ struct Loader {
     pending_keys: BTreeSet<String>,
     snapshots: BTreeSet<String>,
     special_sections: BTreeSet<String>,
+    places: Places,
     warnings: Vec<Warning>,
 }
 
@@ -131,6 +158,7 @@ impl Loader {
             pending_keys: BTreeSet::new(),
             snapshots: BTreeSet::new(),
             special_sections: BTreeSet::new(),
+            places: Places::default(),
             warnings: Vec::new(),
         }
     }
@@ -141,8 +169,8 @@ impl Loader {
         }
     }
 
-    fn take(&mut self, line: &[u8]) -> Result<(), Reason> {
-        let line = Line::read(line);
+    fn take(&mut self, number: usize, bytes: &[u8]) -> Result<(), Reason> {
+        let line = Line::read(bytes);
         if let Line::Header(header) = line {
             return self.enter(header);
         }
@@ -162,7 +190,16 @@ impl Loader {
             (Section::Pending, Line::Notes(_) | Line::Description(_)) => self.pend("description"),
             (Section::Main, Line::Delete) => Err(Reason::MisplacedDelete),
             (Section::Pending, Line::Delete) => self.pend("delete"),
-            (section, Line::Option(key, value)) => self.option(section, key, &String::from_utf8_lossy(value)),
+            (section, Line::Option(key, value)) => {
+                let text = String::from_utf8_lossy(value);
+                self.option(section, key, &text)?;
+                if section == Section::Main {
+                    for doubt in self.places.put(key, &text, (number, value_column(bytes, value))) {
+                        self.warnings = merged(std::mem::take(&mut self.warnings), [doubt]);
+                    }
+                }
+                Ok(())
+            }
             (_, Line::Other | Line::Header(_)) => Err(Reason::NotALine),
         }
     }
@@ -211,7 +248,8 @@ impl Loader {
         self.vm.pending_keys = self.pending_keys.into_iter().collect();
         self.vm.snapshots = self.snapshots.into_iter().collect();
         self.vm.special_sections = self.special_sections.into_iter().collect();
-        Parsed { vm: self.vm, warnings: self.warnings, ready: self.main_keys }
+        let warnings = merged(self.warnings, self.places.doubts(&self.vm));
+        Parsed { vm: self.vm, warnings, ready: self.main_keys }
     }
 }
 

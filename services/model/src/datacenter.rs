@@ -51,10 +51,10 @@ pub struct Datacenter {
 
 const TAG_STYLE: Format = Format {
     fields: &[
-        ("shape", |shape| matches!(shape, "full" | "circle" | "dense" | "none")),
-        ("color-map", |colors| colors.split(';').all(is_colored)),
-        ("ordering", |ordering| matches!(ordering, "config" | "alphabetical")),
-        ("case-sensitive", |value| boolean(value).is_some()),
+        ("shape", "full, circle, dense or none", |shape| matches!(shape, "full" | "circle" | "dense" | "none")),
+        ("color-map", "tags with their colours", |colors| colors.split(';').all(is_colored)),
+        ("ordering", "config or alphabetical", |ordering| matches!(ordering, "config" | "alphabetical")),
+        ("case-sensitive", "0 or 1", |value| boolean(value).is_some()),
     ],
     nameless: None,
     shorthand: None,
@@ -64,8 +64,8 @@ const TAG_STYLE: Format = Format {
 
 const USER_TAG_ACCESS: Format = Format {
     fields: &[
-        ("user-allow", |word| UserAllow::parse(word).is_some()),
-        ("user-allow-list", |list| tags(list).is_some()),
+        ("user-allow", "none, list, existing or free", |word| UserAllow::parse(word).is_some()),
+        ("user-allow-list", "tags", |list| tags(list).is_some()),
     ],
     nameless: None,
     shorthand: None,

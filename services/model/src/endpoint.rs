@@ -254,6 +254,10 @@ mod tests {
             ("/pxe", E::Pxe),
             ("/pxe/job", E::Pxe),
             ("/Nocloud", E::Other),
+            // Nothing is decoded, so that one thing has one name.
+            ("/nocloud/user%2Ddata", E::Other),
+            ("/%6eocloud/user-data", E::Other),
+            ("/nocloud%2Fuser-data", E::Other),
         ] {
             assert_eq!(E::classify(path), expected, "{path}");
         }

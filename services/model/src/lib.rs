@@ -30,6 +30,7 @@ pub mod session;
 pub mod site;
 mod smbios;
 pub mod sources;
+mod sshkeys;
 pub mod tap;
 pub mod vendor;
 pub mod vm;

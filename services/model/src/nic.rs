@@ -23,17 +23,17 @@ const MODELS: &[&str] = &[
 
 const NET: Format = Format {
     fields: &[
-        ("model", |model| MODELS.contains(&model)),
-        ("macaddr", is_mac),
-        ("bridge", is_bridge),
-        ("tag", |tag| in_range(tag, 1, 4094)),
-        ("trunks", is_trunks),
-        ("firewall", is_boolean),
-        ("link_down", is_boolean),
-        ("mtu", |mtu| in_range(mtu, 1, 65520)),
-        ("queues", |queues| in_range(queues, 0, 64)),
-        ("rate", is_rate),
-        ("host-tunnel", is_boolean),
+        ("model", "a model of QEMU's, such as virtio", |model| MODELS.contains(&model)),
+        ("macaddr", "a hardware address of one card, such as BC:24:11:00:00:01", is_mac),
+        ("bridge", "a bridge's name", is_bridge),
+        ("tag", "a VLAN's number, 1 to 4094", |tag| in_range(tag, 1, 4094)),
+        ("trunks", "numbers of VLANs, such as 5-7;100", is_trunks),
+        ("firewall", "0 or 1", is_boolean),
+        ("link_down", "0 or 1", is_boolean),
+        ("mtu", "a number from 1 to 65520", |mtu| in_range(mtu, 1, 65520)),
+        ("queues", "a number from 0 to 64", |queues| in_range(queues, 0, 64)),
+        ("rate", "a number of MiB/s", is_rate),
+        ("host-tunnel", "0 or 1", is_boolean),
     ],
     nameless: Some("model"),
     shorthand: Some(Shorthand { words: MODELS, word_field: "model", value_field: "macaddr" }),
@@ -106,6 +106,7 @@ mod tests {
     #[test]
     fn a_nic_is_whole_or_absent() {
         use BadProperty as Bad;
+        let wrong = |field, wanted| Err(Bad::BadValue { field, wanted });
         let mac = || Some("BC:24:11:00:00:01".to_owned());
         let bridge = || Some("vmbr0".to_owned());
         for (text, expected) in [
@@ -116,20 +117,20 @@ mod tests {
             ("virtio,firewall=YES,link_down=off", Ok(Nic { firewall: true, ..nic("virtio") })),
             ("virtio,trunks=5-7;100", Ok(Nic { trunks: Some("5-7;100".to_owned()), ..nic("virtio") })),
             ("bridge=vmbr0", Err(Bad::Missing("model"))),
-            ("virtio=01:24:11:00:00:01", Err(Bad::BadValue("macaddr"))),
-            ("Virtio", Err(Bad::BadValue("model"))),
-            ("virtio,tag=0", Err(Bad::BadValue("tag"))),
-            ("virtio,tag=4095", Err(Bad::BadValue("tag"))),
-            ("virtio,mtu=65521", Err(Bad::BadValue("mtu"))),
-            ("virtio,queues=65", Err(Bad::BadValue("queues"))),
-            ("virtio,queues=-1", Err(Bad::BadValue("queues"))),
-            ("virtio,trunks=5-", Err(Bad::BadValue("trunks"))),
-            ("virtio,bridge=vm br0", Err(Bad::BadValue("bridge"))),
-            ("virtio,firewall=maybe", Err(Bad::BadValue("firewall"))),
-            ("virtio,rate=-1", Err(Bad::BadValue("rate"))),
-            ("virtio,host-tunnel=maybe", Err(Bad::BadValue("host-tunnel"))),
-            ("virtio,bridge=", Err(Bad::Incomplete)),
-            ("virtio,colour=red", Err(Bad::UnknownField)),
+            ("virtio=01:24:11:00:00:01", wrong("macaddr", "a hardware address of one card, such as BC:24:11:00:00:01")),
+            ("Virtio", wrong("model", "a model of QEMU's, such as virtio")),
+            ("virtio,tag=0", wrong("tag", "a VLAN's number, 1 to 4094")),
+            ("virtio,tag=4095", wrong("tag", "a VLAN's number, 1 to 4094")),
+            ("virtio,mtu=65521", wrong("mtu", "a number from 1 to 65520")),
+            ("virtio,queues=65", wrong("queues", "a number from 0 to 64")),
+            ("virtio,queues=-1", wrong("queues", "a number from 0 to 64")),
+            ("virtio,trunks=5-", wrong("trunks", "numbers of VLANs, such as 5-7;100")),
+            ("virtio,bridge=vm br0", wrong("bridge", "a bridge's name")),
+            ("virtio,firewall=maybe", wrong("firewall", "0 or 1")),
+            ("virtio,rate=-1", wrong("rate", "a number of MiB/s")),
+            ("virtio,host-tunnel=maybe", wrong("host-tunnel", "0 or 1")),
+            ("virtio,bridge=", Err(Bad::NoValue("bridge"))),
+            ("virtio,colour=red", Err(property::parse(&NET, "colour=red").unwrap_err())),
             (
                 "virtio,tag=4094,mtu=65520,queues=64,host-tunnel=1,rate=12.5,bridge=vm_br-0.20",
                 Ok(Nic {

@@ -15,14 +15,15 @@ use std::fmt;
 
 pub use self::attribute::AttributeName;
 use self::block::{Block, Name, Part};
-pub use self::encoding::{Encoding, MAX_DECODED};
+use self::encoding::Encoding;
+pub use self::encoding::{MAX_DECODED, Undecodable};
 use self::remark::Remarks;
 pub use self::remark::{MAX_REMARKS, Oddity, Remark};
 pub use self::slip::Slip;
-use self::slip::Slipped;
+use self::slip::{META_DATA, Meant, Slipped};
 use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
-use crate::policy::{BadPolicy, Policy};
+use crate::policy::{BadPolicy, Flaws, Policy};
 use crate::yaml::YamlError;
 
 /// What the Notes say. `None`: no such block. `Some(Err(_))`: there is one and it is broken; half of it is never used.
@@ -118,11 +119,8 @@ pub enum Flaw {
     #[error("unknown encoding; there are `base64` and `gzip+base64`")]
     UnknownEncoding,
     /// The text is not what `encoding=` says.
-    #[error("the text is not {0}")]
-    NotDecodable(Encoding),
-    /// The text is longer than [`MAX_DECODED`] once decoded.
-    #[error("the decoded text is longer than {MAX_DECODED} bytes")]
-    TooLong,
+    #[error(transparent)]
+    NotDecodable(Undecodable),
     /// The text is no network configuration.
     #[error("not a network configuration: {0}")]
     Network(BadNetwork),
@@ -150,11 +148,24 @@ impl Notes {
                     }
                     opened[block.name as usize].push(block);
                 }
-                Part::Misspelt(line, Slipped { name, slip, column, .. }) => {
+                Part::Misspelt(line, Slipped { meant: Meant::Block(name), slip, column, .. }) => {
                     remarks.push(remark(name, line, column, Oddity::Misspelt { name: name.word(), slip }));
+                }
+                Part::Misspelt(line, Slipped { meant: Meant::MetaData, column, .. }) => {
+                    let what = Oddity::NoSuchBlock;
+                    remarks.push(Remark { line, column, block: META_DATA, what, outcome: None });
                 }
             }
         }
+        let policy = opened[Name::Imds as usize].read_each(|block| {
+            let attributes = Attributes::read(block)?;
+            let flaws = |flaws: Flaws<BadPolicy>| flaws.map(|flaw| attributes.policy(block, flaw));
+            Policy::parse(&attributes.decode(block)?).map_err(flaws)
+        });
+        let further = match &policy {
+            Some(Err(flaws)) => flaws.more.clone(),
+            _ => Vec::new(),
+        };
         let mut notes = Self {
             user_data: opened[Name::UserData as usize].read(|block| {
                 let attributes = Attributes::read(block)?;
@@ -166,16 +177,14 @@ impl Notes {
             }),
             vendor_data: opened[Name::VendorData as usize]
                 .read(|block| Ok(VendorData(Attributes::read(block)?.decode(block)?))),
-            policy: opened[Name::Imds as usize].read(|block| {
-                let attributes = Attributes::read(block)?;
-                Policy::parse(&attributes.decode(block)?).map_err(|error| attributes.policy(block, error))
-            }),
+            policy: policy.map(|read| read.map_err(|flaws| flaws.first)),
             remarks: Vec::new(),
         };
         let wants_secrets = matches!(&notes.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
         let secrets = opened[Name::UserData as usize].first.filter(|_| wants_secrets);
         let secrets = secrets.map(|block| remark(block.name, block.line, 1, Oddity::Secrets));
-        let broken = notes.broken().map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
+        let broken = notes.broken().chain(further.iter().map(|error| (Name::Imds, error)));
+        let broken = broken.map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
         notes.remarks = remarks.with(secrets.into_iter().chain(broken));
         notes
     }
@@ -215,7 +224,7 @@ fn remark(name: Name, line: usize, column: usize, what: Oddity) -> Remark {
     let outcome = match what {
         Oddity::Broken(_) => name.broken(),
         Oddity::Secrets => Some(Outcome::SecretsDisabled),
-        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => None,
+        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::More(_) => None,
     };
     Remark { line, column, block: name.word(), what, outcome }
 }
@@ -238,13 +247,19 @@ impl<'t> Opened<'t> {
 
     /// The only block, read by `read`.
     fn read<T>(&self, read: impl Fn(&Block<'t>) -> Result<T, Found>) -> Option<Result<T, BlockError>> {
+        Some(self.read_each(|block| read(block).map_err(Flaws::from))?.map_err(|flaws| flaws.first))
+    }
+
+    /// The only block, read by a `read` that says all that is wrong with it.
+    fn read_each<T>(
+        &self,
+        read: impl Fn(&Block<'t>) -> Result<T, Flaws<Found>>,
+    ) -> Option<Result<T, Flaws<BlockError>>> {
         let first = self.first?;
         Some(match self.second {
-            Some(line) => Err(BlockError { line, column: 1, flaw: Flaw::Twice { first: first.line } }),
-            None => read(&first).map_err(|Found { below, column, flaw }| BlockError {
-                line: first.line + below,
-                column,
-                flaw,
+            Some(line) => Err(BlockError { line, column: 1, flaw: Flaw::Twice { first: first.line } }.into()),
+            None => read(&first).map_err(|flaws| {
+                flaws.map(|Found { below, column, flaw }| BlockError { line: first.line + below, column, flaw })
             }),
         })
     }
@@ -285,26 +300,38 @@ impl Attributes {
     }
 
     fn decode(&self, block: &Block<'_>) -> Result<Vec<u8>, Found> {
-        Ok(self.encoding.decode(block.text.ok_or(Flaw::Unclosed)?)?)
+        let text = block.text.ok_or(Flaw::Unclosed)?;
+        self.encoding.decode(text).map_err(|(why, at)| match at {
+            None => Flaw::NotDecodable(why).into(),
+            Some(at) => {
+                let before = text.get(..at).unwrap_or_default();
+                let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                Found { below: 1 + before.matches('\n').count(), column, flaw: Flaw::NotDecodable(why) }
+            }
+        })
     }
 
     fn network(&self, block: &Block<'_>, error: BadNetwork) -> Found {
+        let found = |place, told: &dyn Fn(Option<(u64, u64)>) -> BadNetwork| {
+            self.within(block, place, |place| Flaw::Network(told(place)))
+        };
         match error {
-            BadNetwork::Yaml(yaml) => {
-                self.within(block, yaml.place, |place| Flaw::Network(YamlError { place, ..yaml }.into()))
-            }
-            other => Flaw::Network(other).into(),
+            BadNetwork::Yaml(yaml) => found(yaml.place, &|place| YamlError { place, ..yaml }.into()),
+            BadNetwork::Twice { part, place } => found(place, &|place| BadNetwork::Twice { part, place }),
+            BadNetwork::Beside { part, place } => found(place, &|place| BadNetwork::Beside { part, place }),
+            BadNetwork::NoVersion | BadNetwork::OtherVersion => Flaw::Network(error).into(),
         }
     }
 
     fn policy(&self, block: &Block<'_>, error: BadPolicy) -> Found {
+        let found = |place, told: &dyn Fn(Option<(u64, u64)>) -> BadPolicy| {
+            self.within(block, place, |place| Flaw::Policy(told(place)))
+        };
         match error {
-            BadPolicy::Yaml(yaml) => {
-                self.within(block, yaml.place, |place| Flaw::Policy(YamlError { place, ..yaml }.into()))
-            }
-            BadPolicy::Value { key, wanted, place } => {
-                self.within(block, place, |place| Flaw::Policy(BadPolicy::Value { key, wanted, place }))
-            }
+            BadPolicy::Yaml(yaml) => found(yaml.place, &|place| YamlError { place, ..yaml }.into()),
+            BadPolicy::UnknownKey { place } => found(place, &|place| BadPolicy::UnknownKey { place }),
+            BadPolicy::Twice { key, place } => found(place, &|place| BadPolicy::Twice { key, place }),
+            BadPolicy::Value { key, wanted, place } => found(place, &|place| BadPolicy::Value { key, wanted, place }),
         }
     }
 

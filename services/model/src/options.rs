@@ -3,13 +3,13 @@
 //! In come a key and its value; out comes a [`Vm`] that knows it, or the reason why Proxmox's non-strict loader would
 //! say "no such option" or "no such value". Options that mean nothing here are only told from unknown ones.
 
-use crate::cloudinit::{Password, ipconfig, sshkeys};
+use crate::cloudinit::{Password, ipconfig};
 use crate::format::{
-    boolean, is_address, is_all_blank, is_digits, is_dns_name, is_plain_number, is_tag, is_url_encoded, split_list,
-    unquoted,
+    boolean, is_address, is_all_blank, is_digits, is_dns_name, is_plain_number, is_tag, split_list, unquoted,
 };
 use crate::property::BadProperty;
 use crate::smbios::Smbios;
+use crate::sshkeys::{self, BadKey};
 use crate::tap::plain_number;
 use crate::vm::{Nic, Vm};
 
@@ -37,9 +37,9 @@ pub enum BadOption {
     /// One of the servers is neither address nor name; it drops all of them.
     #[error("one of the addresses is not valid")]
     Address,
-    /// The value is not percent-encoded text.
-    #[error("the value is not percent-encoded")]
-    UrlEncoded,
+    /// The keys cannot be read, from this byte of the value on.
+    #[error("{1}")]
+    Key(usize, BadKey),
     /// A property string that cannot be used.
     #[error(transparent)]
     Property(#[from] BadProperty),
@@ -94,8 +94,7 @@ pub(crate) fn apply(vm: &mut Vm, key: &str, value: &str) -> Result<(), BadOption
             vm.cloudinit.cipassword = text().filter(|password| !is_all_blank(password)).map(Password::new);
         }
         "ciupgrade" => vm.cloudinit.ciupgrade = Some(flag(value)?),
-        "sshkeys" if is_url_encoded(value) => vm.cloudinit.sshkeys = sshkeys(value),
-        "sshkeys" => return Err(BadOption::UrlEncoded),
+        "sshkeys" => vm.cloudinit.sshkeys = sshkeys::read(value).map_err(|(at, why)| BadOption::Key(at, why))?,
         "searchdomain" => {
             vm.cloudinit.searchdomain = split_list(unquoted(value)).into_iter().map(str::to_owned).collect();
         }
@@ -225,7 +224,7 @@ mod tests {
             ("args", "a\rb", Ok(())),
             ("args", "\r", Err(Bad::LineBreak)),
             ("tags", "\0", Ok(())),
-            ("sshkeys", "a b", Err(Bad::UrlEncoded)),
+            ("sshkeys", "a b", Err(Bad::Key(1, BadKey::Raw(1)))),
             ("nameserver", "10.0.0.1 ns.example", Ok(())),
             ("nameserver", "10.0.0.1 a_b", Err(Bad::Address)),
             ("net31", "virtio", Ok(())),
@@ -235,7 +234,11 @@ mod tests {
             ("net0", "bridge=vmbr0", Err(Bad::Property(BadProperty::Missing("model")))),
             ("ipconfig31", "ip=dhcp", Ok(())),
             ("ipconfig32", "ip=dhcp", Err(Bad::Unknown)),
-            ("smbios1", "uuid=1", Err(Bad::Property(BadProperty::BadValue("uuid")))),
+            (
+                "smbios1",
+                "uuid=1",
+                Err(Bad::Property(BadProperty::BadValue { field: "uuid", wanted: "8-4-4-4-12 hexadecimal digits" })),
+            ),
             ("scsi30", "local:1", Ok(())),
             ("scsi31", "local:1", Err(Bad::Unknown)),
             ("efidisk0", "local:1", Ok(())),

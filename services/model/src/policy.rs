@@ -1,10 +1,12 @@
 //! The policy block `<!--#imds`: what a VM's owner takes away from it.
 //!
-//! In comes the block's text; out goes a [`Policy`], or the first thing in it that is not understood. It can only
-//! narrow: a policy that is misread could serve more than its owner allowed, so a broken one is an error as a whole, and
-//! the VM is then not served at all.
+//! In comes the block's text; out goes a [`Policy`], or everything in it that is not understood: who mends one thing
+//! should not meet the next only then. It can only narrow: a policy that is misread could serve more than its owner
+//! allowed, so a broken one is an error as a whole, and the VM is then not served at all.
 
-use serde::{Deserialize, Deserializer};
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::request::Emulation;
@@ -89,12 +91,26 @@ impl Default for Policy {
     }
 }
 
-/// Why a policy cannot be used. Lines and columns count from the block's first line. Quotes nothing of it.
+/// What is wrong with a policy. Lines and columns count from the block's first line. Quotes nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPolicy {
-    /// Not a mapping of the keys there are.
-    #[error("{0}; the keys are enabled, emulate, ec2_tokens, hop_limit, mac and audiences, each at most once")]
+    /// Not YAML, or not a mapping.
+    #[error("{0}")]
     Yaml(#[from] YamlError),
+    /// A key that there is not.
+    #[error("an unknown key{}; the keys are {}", at(*.place), keys())]
+    UnknownKey {
+        /// Line and column.
+        place: Option<(u64, u64)>,
+    },
+    /// A key that stands there before.
+    #[error("`{key}` is given twice; remove one of them{}", at(*.place))]
+    Twice {
+        /// The key.
+        key: &'static str,
+        /// Line and column of the later one.
+        place: Option<(u64, u64)>,
+    },
     /// A value that the key does not have.
     #[error("`{key}` must be {wanted}{}", at(*.place))]
     Value {
@@ -107,6 +123,31 @@ pub enum BadPolicy {
     },
 }
 
+/// How many things are told that are wrong with one policy: more than it has keys, and little enough to log.
+pub const MAX_FLAWS: usize = 16;
+
+/// What is wrong with something, by line: one thing at least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaws<E> {
+    /// The first of them.
+    pub first: E,
+    /// The others, fewer than [`MAX_FLAWS`].
+    pub more: Vec<E>,
+}
+
+impl<E> Flaws<E> {
+    /// The same things, told otherwise.
+    pub fn map<F>(self, mut told: impl FnMut(E) -> F) -> Flaws<F> {
+        Flaws { first: told(self.first), more: self.more.into_iter().map(told).collect() }
+    }
+}
+
+impl<E> From<E> for Flaws<E> {
+    fn from(first: E) -> Self {
+        Self { first, more: Vec::new() }
+    }
+}
+
 fn at(place: Option<(u64, u64)>) -> String {
     place.map(|(line, column)| format!(" (line {line}, column {column})")).unwrap_or_default()
 }
@@ -117,55 +158,83 @@ const MAX_AUDIENCES: usize = 32;
 /// Longest audience, in bytes.
 const MAX_AUDIENCE: usize = 512;
 
+/// A key of the block.
+struct Key {
+    name: &'static str,
+    /// What it takes, behind "must be".
+    wanted: &'static str,
+    /// Decides what the value says; `None`: it is none of those that the key takes.
+    decide: fn(&mut Policy, &Value) -> Option<()>,
+}
+
+const KEYS: [Key; 6] = [
+    Key { name: "enabled", wanted: "true or false", decide: |policy, value| put(&mut policy.enabled, value.as_bool()) },
+    Key {
+        name: "emulate",
+        wanted: "auto, openstack or ec2",
+        decide: |policy, value| put(&mut policy.emulate, Emulation::parse(value.as_str()?).map(Some)),
+    },
+    Key {
+        name: "ec2_tokens",
+        wanted: "optional or required",
+        decide: |policy, value| {
+            let tokens = match value.as_str()? {
+                "optional" => Some(Ec2Tokens::Optional),
+                "required" => Some(Ec2Tokens::Required),
+                _ => None,
+            };
+            put(&mut policy.ec2_tokens, tokens)
+        },
+    },
+    Key {
+        name: "hop_limit",
+        wanted: "a number from 1 to 64",
+        decide: |policy, value| put(&mut policy.hop_limit, HopLimit::new(value.as_u64()?)),
+    },
+    Key {
+        name: "mac",
+        wanted: "any or own",
+        decide: |policy, value| {
+            let rule = match value.as_str()? {
+                "any" => Some(MacRule::Any),
+                "own" => Some(MacRule::Own),
+                _ => None,
+            };
+            put(&mut policy.mac, rule)
+        },
+    },
+    Key {
+        name: "audiences",
+        wanted: "a list of at most 32 texts of 1 to 512 characters",
+        decide: |policy, value| put(&mut policy.audiences, audiences(value).map(Some)),
+    },
+];
+
+fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
+    *place = value?;
+    Some(())
+}
+
+/// `a, b and c`
+fn keys() -> String {
+    let [first @ .., last] = KEYS.map(|key| key.name);
+    format!("{} and {last}", first.join(", "))
+}
+
 impl Policy {
     /// Reads the block's text. An empty one decides nothing.
     ///
     /// # Errors
-    /// The first thing that is not understood.
-    pub fn parse(text: &[u8]) -> Result<Self, BadPolicy> {
-        #[derive(Default, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        struct Written {
-            enabled: Key,
-            emulate: Key,
-            ec2_tokens: Key,
-            hop_limit: Key,
-            mac: Key,
-            audiences: Key,
+    /// What is not understood, as far as it is YAML.
+    pub fn parse(text: &[u8]) -> Result<Self, Flaws<BadPolicy>> {
+        let Written { policy, flaws, .. } = yaml::read_each::<Option<Written>>(text)
+            .map_err(|error| Flaws::from(BadPolicy::Yaml(error)))?
+            .unwrap_or_default();
+        let mut flaws = flaws.into_iter();
+        match flaws.next() {
+            None => Ok(policy),
+            Some(first) => Err(Flaws { first, more: flaws.collect() }),
         }
-
-        let written = yaml::read_once::<Option<Written>>(text)?.unwrap_or_default();
-        let default = Self::default();
-        Ok(Self {
-            enabled: take("enabled", written.enabled, "true or false", Value::as_bool)?.unwrap_or(default.enabled),
-            emulate: take("emulate", written.emulate, "auto, openstack or ec2", |value| {
-                Emulation::parse(value.as_str()?)
-            })?,
-            ec2_tokens: take("ec2_tokens", written.ec2_tokens, "optional or required", |value| {
-                match value.as_str()? {
-                    "optional" => Some(Ec2Tokens::Optional),
-                    "required" => Some(Ec2Tokens::Required),
-                    _ => None,
-                }
-            })?
-            .unwrap_or_default(),
-            hop_limit: take("hop_limit", written.hop_limit, "a number from 1 to 64", |value| {
-                HopLimit::new(value.as_u64()?)
-            })?
-            .unwrap_or_default(),
-            mac: take("mac", written.mac, "any or own", |value| match value.as_str()? {
-                "any" => Some(MacRule::Any),
-                "own" => Some(MacRule::Own),
-                _ => None,
-            })?
-            .unwrap_or_default(),
-            audiences: take(
-                "audiences",
-                written.audiences,
-                "a list of at most 32 texts of 1 to 512 characters",
-                audiences,
-            )?,
-        })
     }
 
     /// What the VM is shown where the node shows `node`: never a dialect that the node hides. Tokens that are required
@@ -186,25 +255,63 @@ impl Policy {
     }
 }
 
-/// What stands behind a key. A key with nothing behind it is there: `hop_limit:` was meant to limit something.
+/// What stands in a block.
 #[derive(Default)]
-struct Key(Option<Placed<Value>>);
+struct Written {
+    /// What it says, as far as that is understood.
+    policy: Policy,
+    /// Which of [`KEYS`] are there.
+    seen: [bool; KEYS.len()],
+    /// What is wrong, as it stands there.
+    flaws: Vec<BadPolicy>,
+}
 
-impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Placed::deserialize(deserializer).map(|value| Self(Some(value)))
+impl Written {
+    /// What the value of a key says. A key with nothing behind it is there: `hop_limit:` was meant to limit something.
+    fn take(&mut self, at: usize, key: Option<(u64, u64)>, Placed { value, place }: &Placed<Value>) {
+        let Key { name, wanted, decide } = &KEYS[at];
+        if std::mem::replace(&mut self.seen[at], true) {
+            self.flaw(BadPolicy::Twice { key: name, place: key });
+        } else if decide(&mut self.policy, value).is_none() {
+            self.flaw(BadPolicy::Value { key: name, wanted, place: *place });
+        }
+    }
+
+    fn flaw(&mut self, flaw: BadPolicy) {
+        if self.flaws.len() < MAX_FLAWS {
+            self.flaws.push(flaw);
+        }
     }
 }
 
-/// The value of a key, if the key is there; it must be one that the key can have.
-fn take<T>(
-    key: &'static str,
-    written: Key,
-    wanted: &'static str,
-    read: impl Fn(&Value) -> Option<T>,
-) -> Result<Option<T>, BadPolicy> {
-    let Some(Placed { value, place }) = written.0 else { return Ok(None) };
-    read(&value).map(Some).ok_or(BadPolicy::Value { key, wanted, place })
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written, A::Error> {
+                let mut written = Written::default();
+                while let Some(Placed { value: name, place }) = map.next_key::<Placed<Value>>()? {
+                    match KEYS.iter().position(|key| name.as_str() == Some(key.name)) {
+                        Some(at) => written.take(at, place, &map.next_value()?),
+                        None => {
+                            map.next_value::<IgnoredAny>()?;
+                            written.flaw(BadPolicy::UnknownKey { place });
+                        }
+                    }
+                }
+                Ok(written)
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
 }
 
 fn audiences(value: &Value) -> Option<Vec<String>> {
@@ -218,84 +325,4 @@ fn audiences(value: &Value) -> Option<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::yaml::Kind;
-
-    #[test]
-    fn a_policy_is_understood_whole_or_is_an_error() {
-        let default = Policy::default;
-        let value = |key, wanted, place| Err(BadPolicy::Value { key, wanted, place: Some(place) });
-        let yaml = |kind, place| Err(BadPolicy::Yaml(YamlError { kind, place }));
-        let (enabled, emulate) = ("true or false", "auto, openstack or ec2");
-        let (hops, some) = ("a number from 1 to 64", "a list of at most 32 texts of 1 to 512 characters");
-        for (text, expected) in [
-            ("", Ok(default())),
-            ("# nothing yet", Ok(default())),
-            ("{}", Ok(default())),
-            ("enabled: true", Ok(default())),
-            ("enabled: false", Ok(Policy { enabled: false, ..default() })),
-            ("emulate: auto", Ok(Policy { emulate: Some(Emulation::Auto), ..default() })),
-            ("emulate: ec2", Ok(Policy { emulate: Some(Emulation::Ec2), ..default() })),
-            ("emulate: openstack", Ok(Policy { emulate: Some(Emulation::Openstack), ..default() })),
-            ("ec2_tokens: optional", Ok(default())),
-            ("ec2_tokens: required", Ok(Policy { ec2_tokens: Ec2Tokens::Required, ..default() })),
-            ("hop_limit: 1", Ok(Policy { hop_limit: HopLimit(1), ..default() })),
-            ("hop_limit: 64\nmac: any", Ok(default())),
-            ("mac: own", Ok(Policy { mac: MacRule::Own, ..default() })),
-            ("audiences: []", Ok(Policy { audiences: Some(vec![]), ..default() })),
-            ("audiences: [a, \"b c\"]", Ok(Policy { audiences: Some(vec!["a".into(), "b c".into()]), ..default() })),
-            ("enabled: 0", value("enabled", enabled, (1, 10))),
-            ("mac: own\nenabled: \"false\"", value("enabled", enabled, (2, 10))),
-            ("enabled:", value("enabled", enabled, (1, 8))),
-            ("emulate: EC2", value("emulate", emulate, (1, 10))),
-            ("hop_limit: 0", value("hop_limit", hops, (1, 12))),
-            ("hop_limit: 65", value("hop_limit", hops, (1, 12))),
-            ("hop_limit: 320", value("hop_limit", hops, (1, 12))),
-            ("hop_limit: -1", value("hop_limit", hops, (1, 12))),
-            ("hop_limit: 1.0", value("hop_limit", hops, (1, 12))),
-            ("hop_limit: \"1\"", value("hop_limit", hops, (1, 12))),
-            ("audiences: a", value("audiences", some, (1, 12))),
-            ("audiences: [1]", value("audiences", some, (1, 12))),
-            ("audiences: [\"\"]", value("audiences", some, (1, 12))),
-            ("audiences: [\"a\\n\"]", value("audiences", some, (1, 12))),
-            ("Enabled: false", yaml(Kind::UnknownKey, Some((1, 1)))),
-            ("enabled: false\nhoplimit: 1", yaml(Kind::UnknownKey, Some((2, 1)))),
-            ("enabled: true\nenabled: false", yaml(Kind::Twice, Some((2, 1)))),
-            ("- enabled", yaml(Kind::Shape, Some((1, 1)))),
-            ("enabled", yaml(Kind::Shape, Some((1, 1)))),
-        ] {
-            assert_eq!(Policy::parse(text.as_bytes()), expected, "{text}");
-        }
-        let many = |count| format!("audiences: [{}]", vec!["a"; count].join(", "));
-        assert!(Policy::parse(many(32).as_bytes()).is_ok());
-        assert!(Policy::parse(many(33).as_bytes()).is_err());
-        assert!(Policy::parse(b"enabled: [").is_err());
-        assert!(Policy::parse(b"\xff").is_err());
-    }
-
-    #[test]
-    fn a_policy_narrows_what_the_node_shows_and_tokens_leave_the_dialect_that_has_them() {
-        use Emulation as E;
-        let policy = |emulate, ec2_tokens| Policy { emulate, ec2_tokens, ..Policy::default() };
-        for (emulate, tokens, node, shown) in [
-            (None, Ec2Tokens::Optional, E::Auto, E::Auto),
-            (None, Ec2Tokens::Optional, E::Openstack, E::Openstack),
-            (None, Ec2Tokens::Optional, E::Ec2, E::Ec2),
-            (Some(E::Auto), Ec2Tokens::Optional, E::Auto, E::Auto),
-            (Some(E::Auto), Ec2Tokens::Optional, E::Openstack, E::Openstack),
-            (Some(E::Auto), Ec2Tokens::Optional, E::Ec2, E::Ec2),
-            (Some(E::Openstack), Ec2Tokens::Optional, E::Auto, E::Openstack),
-            (Some(E::Openstack), Ec2Tokens::Optional, E::Openstack, E::Openstack),
-            (Some(E::Openstack), Ec2Tokens::Optional, E::Ec2, E::Ec2),
-            (Some(E::Ec2), Ec2Tokens::Optional, E::Auto, E::Ec2),
-            (Some(E::Ec2), Ec2Tokens::Optional, E::Openstack, E::Ec2),
-            (Some(E::Ec2), Ec2Tokens::Optional, E::Ec2, E::Ec2),
-            (None, Ec2Tokens::Required, E::Auto, E::Ec2),
-            (None, Ec2Tokens::Required, E::Openstack, E::Ec2),
-            (Some(E::Auto), Ec2Tokens::Required, E::Auto, E::Auto),
-        ] {
-            assert_eq!(policy(emulate, tokens).emulation(node), shown, "{emulate:?} {tokens:?} {node:?}");
-        }
-    }
-}
+mod tests;

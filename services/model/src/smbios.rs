@@ -13,17 +13,19 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use crate::format::{boolean, is_uuid};
 use crate::property::{self, BadProperty, Format};
 
+const BASE64: &str = "letters, digits, `+` and `/`, with at most two `=` at the end (base64)";
+
 /// Proxmox demands the base64 alphabet of every text, also of those it will not decode.
 const SMBIOS: Format = Format {
     fields: &[
-        ("uuid", is_uuid),
-        ("version", is_base64_like),
-        ("serial", is_base64_like),
-        ("manufacturer", is_base64_like),
-        ("product", is_base64_like),
-        ("sku", is_base64_like),
-        ("family", is_base64_like),
-        ("base64", |text| boolean(text).is_some()),
+        ("uuid", "8-4-4-4-12 hexadecimal digits", is_uuid),
+        ("version", BASE64, is_base64_like),
+        ("serial", BASE64, is_base64_like),
+        ("manufacturer", BASE64, is_base64_like),
+        ("product", BASE64, is_base64_like),
+        ("sku", BASE64, is_base64_like),
+        ("family", BASE64, is_base64_like),
+        ("base64", "0 or 1", |text| boolean(text).is_some()),
     ],
     nameless: None,
     shorthand: None,
@@ -88,6 +90,7 @@ mod tests {
     #[test]
     fn texts_are_decoded_and_uuids_are_not() {
         use BadProperty as Bad;
+        let wrong = |field, wanted| Err(Bad::BadValue { field, wanted });
         for (text, expected) in [
             (format!("uuid={UUID}"), Ok(smbios(Some(UUID), &[]))),
             (format!("serial=QUJD,base64=1,uuid={UUID}"), Ok(smbios(Some(UUID), &[("serial", "ABC")]))),
@@ -98,12 +101,12 @@ mod tests {
             ("sku=QUJDR,base64=1".into(), Ok(smbios(None, &[("sku", "ABC")]))),
             ("sku=QUJDR0==,base64=1".into(), Ok(smbios(None, &[("sku", "ABCG")]))),
             ("product=/w==,base64=1".into(), Ok(smbios(None, &[("product", "\u{fffd}")]))),
-            (format!("uuid={UUID},serial=ds=nocloud"), Err(Bad::BadValue("serial"))),
-            ("serial=a===".into(), Err(Bad::BadValue("serial"))),
-            ("serial===".into(), Err(Bad::BadValue("serial"))),
-            ("uuid=1".into(), Err(Bad::BadValue("uuid"))),
-            ("serial=a,base64=2".into(), Err(Bad::BadValue("base64"))),
-            ("asset=QUJD".into(), Err(Bad::UnknownField)),
+            (format!("uuid={UUID},serial=ds=nocloud"), wrong("serial", BASE64)),
+            ("serial=a===".into(), wrong("serial", BASE64)),
+            ("serial===".into(), wrong("serial", BASE64)),
+            ("uuid=1".into(), wrong("uuid", "8-4-4-4-12 hexadecimal digits")),
+            ("serial=a,base64=2".into(), wrong("base64", "0 or 1")),
+            ("asset=QUJD".into(), Err(property::parse(&SMBIOS, "asset=QUJD").unwrap_err())),
             (
                 "version=Mg,serial=Mw,manufacturer=NA,product=NQ,sku=Ng,family=Nw,base64=1".into(),
                 Ok(smbios(

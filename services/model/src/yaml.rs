@@ -29,8 +29,10 @@ const MAX_ALIASES: usize = 256;
 pub enum Kind {
     /// Not UTF-8.
     NotUtf8,
-    /// Not YAML, or more than one document.
+    /// Not YAML.
     Syntax,
+    /// More than one document; the place is the second one's.
+    SecondDocument,
     /// YAML, but not of the shape that was asked for.
     Shape,
     /// A key that nobody asked for.
@@ -57,6 +59,7 @@ impl fmt::Display for YamlError {
         f.write_str(match self.kind {
             Kind::NotUtf8 => "not UTF-8",
             Kind::Syntax => "not YAML",
+            Kind::SecondDocument => "a second document begins here; only one is allowed",
             Kind::Shape => "YAML of another shape",
             Kind::UnknownKey => "an unknown key",
             Kind::Twice => "a key that stands there twice",
@@ -107,6 +110,14 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
 /// As [`read`], with [`MAX_KEPT`] nodes, and [`Kind::Twice`].
 pub fn read_once<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
     read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::Error)
+}
+
+/// Reads one document for a `T` that looks at every key itself: one that stands twice comes twice, and `<<` is a key.
+///
+/// # Errors
+/// As [`read`], with [`MAX_KEPT`] nodes.
+pub fn read_each<T: DeserializeOwned>(text: &[u8]) -> Result<T, YamlError> {
+    read_with(text, MAX_KEPT, serde_yaml::DuplicateKeyPolicy::PassThrough)
 }
 
 /// Reads one document as the guests' own readers do: where a key stands twice the last one counts, and `<<` brings what it
@@ -184,11 +195,11 @@ fn kind_of(error: &serde_yaml::Error) -> Kind {
         | E::AliasReplayStackDepthExceeded { .. } => Kind::TooMuch,
         E::ExternalMessage { .. }
         | E::Eof { .. }
-        | E::MultipleDocuments { .. }
         | E::UnknownAnchor { .. }
         | E::ContainerEndMismatch { .. }
         | E::IndentationError { .. }
         | E::FoldedBlockScalarMustIndentContent { .. } => Kind::Syntax,
+        E::MultipleDocuments { .. } => Kind::SecondDocument,
         E::DuplicateMappingKey { .. } => Kind::Twice,
         E::SerdeUnknownField { .. } => Kind::UnknownKey,
         _ => Kind::Shape,

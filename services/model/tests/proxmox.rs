@@ -12,12 +12,14 @@ use pve_imds_model::conf::{MAX_WARNINGS, parse};
 use pve_imds_model::network::{check, network_config};
 use pve_imds_model::network_data::network_data;
 use pve_imds_model::notes::MAX_REMARKS;
+use pve_imds_model::policy::MAX_FLAWS;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Vm, VmId};
 use serde_json::Value;
 
-/// How many blocks can be told of beside the lines that do nothing: one of each name, and the one with `secrets=`.
-const BLOCKS: usize = 5;
+/// What can be told of blocks beside the lines that do nothing: one thing of each name and of the one with `secrets=`,
+/// and all that is wrong with a policy.
+const BLOCKS: usize = 4 + MAX_FLAWS;
 
 /// Fields of a pair that the parser does not answer for.
 const NOT_OURS: [&str; 3] = ["title", "digest", "warnings"];

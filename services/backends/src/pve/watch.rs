@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use pve_imds_model::chain;
+use pve_imds_model::conf::Warning;
 use pve_imds_model::notes::{Oddity, Remark};
 use pve_imds_model::vm::VmId;
 use tokio::time::Instant;
@@ -261,7 +262,12 @@ impl Worker {
             info!(%vmid, %owner, %digest, "configuration changed");
         }
         for warning in record.warnings.iter() {
-            warn!(%vmid, line = warning.line, column = warning.column, reason = %warning.reason, "line of the configuration not used");
+            let Warning { line, column, reason } = warning;
+            if reason.is_dropped() {
+                warn!(%vmid, line, column, %reason, "line of the configuration not used");
+            } else {
+                warn!(%vmid, line, column, %reason, "line of the configuration doubted");
+            }
         }
         for Remark { line, column, block, what, outcome } in &vm.notes.remarks {
             let outcome = outcome.map(display);
@@ -269,7 +275,7 @@ impl Worker {
                 Oddity::Broken(_) | Oddity::Secrets => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "block of the Notes not used")
                 }
-                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => {
+                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::More(_) => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "line of the Notes not used")
                 }
             }

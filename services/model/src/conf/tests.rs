@@ -19,7 +19,8 @@ fn warnings_name_the_line_and_never_the_value() {
             "line 1, column 7: `name`: the value is not a DNS name",
             "line 2, column 13: `cipassword`: the value holds a line break",
             "line 3, column 1: not a line of a configuration",
-            "line 4, column 7: `net0`: unknown field",
+            "line 4, column 7: `net0`: unknown field; there are model, macaddr, bridge, tag, trunks, firewall, link_down, mtu, \
+             queues, rate and host-tunnel",
             "line 5, column 1: `delete` belongs to the pending section",
             "line 7, column 1: `foo`: unknown option",
             "line 8, column 1: unknown section, skipped",
@@ -27,6 +28,71 @@ fn warnings_name_the_line_and_never_the_value() {
         ]
     );
     assert!(!format!("{:?}", parsed.warnings).contains("canary"));
+}
+
+#[test]
+fn what_counts_and_does_nothing_is_doubted() {
+    let net = "net0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+    for (text, expected) in [
+        ("ipconfig0: ip=dhcp\nnet0: virtio=BC:24:11:00:00:01\n", vec![]),
+        (
+            "name: a\nipconfig3:  ip=192.0.2.5/24\nnet0: virtio=BC:24:11:00:00:01\n",
+            vec!["line 2, column 13: `ipconfig3`: there is no `net3` that could get it"],
+        ),
+        (
+            "net0: virtio=01:00:00:00:00:00\nipconfig0: ip=dhcp\n",
+            vec![
+                "line 1, column 7: `net0`: `macaddr` must be a hardware address of one card, such as BC:24:11:00:00:01",
+                "line 2, column 12: `ipconfig0`: there is no `net0` that could get it",
+            ],
+        ),
+        (
+            "ipconfig0: ip=dhcp\nnet0: virtio,bridge=vmbr0\n",
+            vec![
+                "line 1, column 12: `ipconfig0`: `net0` has no hardware address here, so nothing says which card is to get \
+                 it; give `net0` one",
+            ],
+        ),
+        (
+            "ipconfig0: ip=dhcp\nNET\nipconfig0: ip=manual\nipconfig0: ip6=auto\n",
+            vec![
+                "line 1, column 12: `ipconfig0`: it stands again on line 3, and that line counts",
+                "line 3, column 12: `ipconfig0`: it stands again on line 4, and that line counts",
+            ],
+        ),
+        // One that cannot be used does not count, and sections have options of their own.
+        (
+            "NET\nipconfig0: ip=dhcp\nipconfig0: ip=canary\n[PENDING]\nipconfig0: ip=dhcp\nipconfig7: ip=dhcp\n",
+            vec![
+                "line 3, column 12: `ipconfig0`: `ip` must be dhcp, manual, or an IPv4 address with the length of its \
+                 prefix, 8 to 32, such as 192.0.2.5/24",
+            ],
+        ),
+        (
+            "sshkeys: ssh-rsa%20AAAA%0Assh-rsa%20AAAA%2canary%\n",
+            vec![
+                "line 1, column 49: `sshkeys`: key 2: `%` without two hexadecimal digits behind it; `%` itself is written \
+                 `%25`",
+            ],
+        ),
+        (
+            "sshkeys: ssh-rsa%20AAAA%0A%0Assh-rsa canary\n",
+            vec![
+                "line 1, column 37: `sshkeys`: key 2: a character is not percent-encoded; a blank is written `%20`, `+` is \
+                 `%2B`, a line's end `%0A`",
+            ],
+        ),
+        ("name: a\nname: b\n", vec!["line 1, column 7: `name`: it stands again on line 2, and that line counts"]),
+    ] {
+        let parsed = load(&text.replace("NET\n", net));
+        let shown: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, expected, "{text}");
+    }
+    // Doubts are none of what is dropped, and stand among it by their lines, no more than are kept of both.
+    let parsed = load(&("name: a\nnonsense\n".repeat(100) + "name: a\n"));
+    assert_eq!(parsed.warnings.len(), MAX_WARNINGS);
+    assert!(parsed.warnings.is_sorted_by_key(|warning| warning.line) && parsed.warnings[49].line == 50);
+    assert_eq!(parsed.warnings.iter().filter(|warning| warning.reason.is_dropped()).count(), 25);
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Whether a block's text is a network configuration.
 //!
 //! In comes a text; out goes the same text, byte for byte, if it is YAML with version 1 or 2 in the place where clients
-//! look. Nothing more is looked into, because it is the guest's to read: what else stands there is passed over, of
-//! whatever shape, and nothing of it is kept. Refused is the rest.
+//! look, and nothing that two clients would read as two configurations: a part that stands twice, or beside `network:`.
+//! Nothing more is looked into, because it is the guest's to read: what else stands there is passed over, of whatever
+//! shape, and nothing of it is kept. Refused is the rest.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::network_data::Plan;
-use crate::yaml::{self, YamlError};
+use crate::yaml::{self, Placed, YamlError};
 
 /// Why a text is no network configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +24,37 @@ pub enum BadNetwork {
     /// A `version` that is neither the number 1 nor the number 2.
     #[error("the version is neither 1 nor 2")]
     OtherVersion,
+    /// A part of the configuration that stands there before: some clients take the first, some the last, some none.
+    #[error("`{part}` is given twice, and clients differ in which one they take; remove one of them{}", at(*.place))]
+    Twice {
+        /// Its key.
+        part: &'static str,
+        /// Line and column of the later one.
+        place: Option<(u64, u64)>,
+    },
+    /// A part of the configuration beside `network:`, where most clients look no more.
+    #[error(
+        "`{part}` stands beside `network:`, and clients differ in which of them they read; move it below `network:`, or \
+         remove one of them{}",
+        at(*.place)
+    )]
+    Beside {
+        /// Its key.
+        part: &'static str,
+        /// Line and column.
+        place: Option<(u64, u64)>,
+    },
 }
+
+fn at(place: Option<(u64, u64)>) -> String {
+    place.map(|(line, column)| format!(" (line {line}, column {column})")).unwrap_or_default()
+}
+
+/// What holds a whole configuration.
+const NETWORK: &str = "network";
+
+/// The keys that either version has at its top.
+const PARTS: &[&str] = &["version", "config", "renderer", "ethernets", "wifis", "bonds", "bridges", "vlans", "tunnels"];
 
 /// A text that was checked, byte for byte as it was written, and what it plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +91,11 @@ impl NetworkText {
 /// # Errors
 /// Why it is not.
 pub fn check(text: &[u8]) -> Result<(), BadNetwork> {
-    let document: Option<Versions<true>> = yaml::read(text)?;
-    match document.map_or(Node::Nothing, Versions::that_counts) {
+    let document = yaml::read::<Option<Versions<true>>>(text)?.unwrap_or_default();
+    if let Some(flaw) = document.twice.or_else(|| document.both()) {
+        return Err(flaw);
+    }
+    match document.that_counts() {
         Node::Nothing => Err(BadNetwork::NoVersion),
         Node::Number(1 | 2) => Ok(()),
         Node::Number(_) | Node::Text(_) | Node::Other => Err(BadNetwork::OtherVersion),
@@ -74,17 +108,32 @@ struct Versions<const TOP: bool> {
     own: Option<Node>,
     /// That of `network`.
     below: Option<Node>,
+    /// The first part that stands here, and where.
+    part: Option<(&'static str, Option<(u64, u64)>)>,
+    /// The first part that stands here, or below `network`, a second time.
+    twice: Option<BadNetwork>,
 }
 
 impl<const TOP: bool> Versions<TOP> {
-    /// Where `network` stands, clients look nowhere else, whatever its value.
+    /// Where `network` stands, most clients look nowhere else, whatever its value.
     fn that_counts(self) -> Node {
         self.below.or(self.own).unwrap_or(Node::Nothing)
     }
 
+    /// What stands beside `network`.
+    fn both(&self) -> Option<BadNetwork> {
+        let (part, place) = self.part.filter(|_| self.below.is_some())?;
+        Some(BadNetwork::Beside { part, place })
+    }
+
     /// Beside what `<<` brings.
     fn with(self, merged: Self) -> Self {
-        Self { own: self.own.or(merged.own), below: self.below.or(merged.below) }
+        Self {
+            own: self.own.or(merged.own),
+            below: self.below.or(merged.below),
+            part: self.part.or(merged.part),
+            twice: self.twice.or(merged.twice),
+        }
     }
 }
 
@@ -115,13 +164,31 @@ impl<'de, const TOP: bool> Visitor<'de> for Entries<TOP> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut found, mut merged) = (Versions::default(), Versions::default());
-        while let Some(key) = map.next_key::<Node>()? {
-            match key {
-                Node::Text(key) if key == "version" => found.own = Some(map.next_value()?),
-                Node::Text(key) if key == "network" && TOP => {
-                    found.below = Some(map.next_value::<Versions<false>>()?.that_counts());
+        let mut seen = Vec::new();
+        while let Some(Placed { value: key, place }) = map.next_key::<Placed<Node>>()? {
+            let Node::Text(key) = key else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let part = PARTS.iter().copied().find(|part| *part == key);
+            if let Some(part) = part.or_else(|| (key == NETWORK && TOP).then_some(NETWORK)) {
+                if seen.contains(&part) {
+                    found.twice.get_or_insert(BadNetwork::Twice { part, place });
+                } else {
+                    seen.push(part);
                 }
-                Node::Text(key) if key == "<<" => merged = merged.with(map.next_value::<Merged<TOP>>()?.0),
+            }
+            if let Some(part) = part {
+                found.part.get_or_insert((part, place));
+            }
+            match key.as_str() {
+                "version" => found.own = Some(map.next_value()?),
+                NETWORK if TOP => {
+                    let below = map.next_value::<Versions<false>>()?;
+                    found.twice = found.twice.or(below.twice);
+                    found.below = Some(below.that_counts());
+                }
+                "<<" => merged = merged.with(map.next_value::<Merged<TOP>>()?.0),
                 _ => _ = map.next_value::<IgnoredAny>()?,
             }
         }
@@ -217,7 +284,6 @@ mod tests {
             ("version: 2\nethernets: {}", Ok(())),
             ("version: 1\nconfig: []", Ok(())),
             ("network:\n  version: 2", Ok(())),
-            ("network: {version: 1}\nversion: 7", Ok(())),
             ("# a comment\n---\nversion: 2\n...\n", Ok(())),
             ("version: 2\nethernets: {a: &x {dhcp4: true}, b: *x, c: {<<: *x}}", Ok(())),
             ("version: 3", Err(BadNetwork::OtherVersion)),
@@ -229,7 +295,7 @@ mod tests {
             ("ethernets: {}", Err(BadNetwork::NoVersion)),
             ("version:", Err(BadNetwork::NoVersion)),
             ("", Err(BadNetwork::NoVersion)),
-            ("network: {}\nversion: 2", Err(BadNetwork::NoVersion)),
+            ("network: {}", Err(BadNetwork::NoVersion)),
             ("network:\nversion: 2", shape(1, 8)),
             ("- version: 2", shape(1, 1)),
             ("auto eth0", shape(1, 1)),
@@ -246,7 +312,7 @@ mod tests {
         for rest in [
             "? [a, b]\n: c",
             "? {a: b}\n: c",
-            "? version\n: 2",
+            "? versions\n: 2",
             "~: a",
             "1: {2: {3: a}}",
             "true: a",
@@ -272,17 +338,43 @@ mod tests {
             }
         }
         for (text, expected) in [
-            ("version: 3\nversion: 2", Ok(())),
-            ("version: 2\nversion: 3", Err(BadNetwork::OtherVersion)),
             ("network: {version: 2, network: 7}", Ok(())),
             ("network: {network: {version: 2}}", Err(BadNetwork::NoVersion)),
             ("base: &base {version: 1}\nnetwork:\n  <<: *base", Ok(())),
             ("network:\n  <<: [{a: b}, {version: 1}, {version: 3}]", Ok(())),
             ("network:\n  version: 2\n  <<: {version: 3}", Ok(())),
-            ("<<: {network: {version: 2}}\nversion: 3", Ok(())),
+            ("<<: {network: {version: 2}}\na: 3", Ok(())),
+            ("x: &x {ethernets: {}, version: 2}\nnetwork: {<<: *x}", Ok(())),
             ("a: {version: 2}", Err(BadNetwork::NoVersion)),
             ("[version]: 2", Err(BadNetwork::NoVersion)),
             ("version: {a: [b]}", Err(BadNetwork::OtherVersion)),
+        ] {
+            assert_eq!(check(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_two_clients_would_read_as_two_networks_is_refused() {
+        let twice = |part, line, column| Err(BadNetwork::Twice { part, place: Some((line, column)) });
+        let beside = |part, line, column| Err(BadNetwork::Beside { part, place: Some((line, column)) });
+        for (text, expected) in [
+            ("version: 2\nversion: 1", twice("version", 2, 1)),
+            ("version: 2\nversion: 2", twice("version", 2, 1)),
+            ("version: 2\n? version\n: 2", twice("version", 2, 3)),
+            ("version: 2\nethernets: {a: {}}\nethernets: {b: {}}", twice("ethernets", 3, 1)),
+            ("version: 1\nconfig: []\nconfig: []\nversion: 1", twice("config", 3, 1)),
+            ("network:\n  version: 2\n  version: 1", twice("version", 3, 3)),
+            ("network: {version: 2}\nnetwork: {version: 1}", twice("network", 2, 1)),
+            ("network:\n  <<: {version: 2, version: 1}", twice("version", 2, 20)),
+            ("network: {version: 2}\nversion: 1", beside("version", 2, 1)),
+            ("version: 2\nnetwork: {version: 2}", beside("version", 1, 1)),
+            ("network: {}\nversion: 2", beside("version", 2, 1)),
+            ("network: {version: 2}\nethernets: {}", beside("ethernets", 2, 1)),
+            ("network: {version: 2}\nconfig: []", beside("config", 2, 1)),
+            ("<<: {network: {version: 2}}\nversion: 3", beside("version", 2, 1)),
+            // What is nobody's may stand anywhere.
+            ("network: {version: 2}\nx-mtu: 1500\nx-mtu: 9000", Ok(())),
+            ("version: 2\nethernets: {a: {version: 1, version: 1}}", Ok(())),
         ] {
             assert_eq!(check(text.as_bytes()), expected, "{text}");
         }

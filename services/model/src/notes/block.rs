@@ -6,7 +6,7 @@
 //! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
 //! block ends at the first line that is only `-->`, or else at the last `-->`.
 
-use super::slip::{self, Slipped};
+use super::slip::{self, Meant, Slipped};
 use crate::fault::Outcome;
 use crate::words;
 
@@ -98,10 +98,11 @@ fn stretches(notes: &str) -> impl Iterator<Item = (usize, &str)> {
 fn slips(first: usize, outside: &str) -> impl Iterator<Item = Part<'_>> {
     (first..).zip(outside.split_inclusive('\n')).filter_map(|(line, text)| {
         let slipped = slip::of(text)?;
-        Some(if slipped.plain {
-            Part::Block(Block { name: slipped.name, line, attributes: Err(slipped), text: None })
-        } else {
-            Part::Misspelt(line, slipped)
+        Some(match slipped {
+            Slipped { meant: Meant::Block(name), plain: true, .. } => {
+                Part::Block(Block { name, line, attributes: Err(slipped), text: None })
+            }
+            _ => Part::Misspelt(line, slipped),
         })
     })
 }

@@ -1,10 +1,11 @@
 //! What whoever wrote the Notes should hear.
 //!
 //! In come the oddities of the Notes in the order of their lines; out go as many remarks as somebody can read, and one
-//! that says how many there would have been. A broken block is always told: there is at most one of each name. Refused is
-//! everything that stands in the Notes.
+//! that says how many there would have been. A broken block is always told: there is at most one of each name, and of a
+//! policy all that is wrong with it. Refused is everything that stands in the Notes.
 
 use super::Flaw;
+use super::block::Name;
 use super::slip::Slip;
 use crate::fault::Outcome;
 
@@ -49,9 +50,20 @@ pub enum Oddity {
         /// What is wrong.
         slip: Slip,
     },
+    /// A line that looks like the opening of a block that there is not.
+    #[error(
+        "there is no such block: meta data is made of the VM's own configuration; there are {}",
+        readable().join(", ")
+    )]
+    NoSuchBlock,
     /// Here [`MAX_REMARKS`] are told, and this many are not.
     #[error("so much of lines that do nothing; from this one on there are {0} more")]
     More(usize),
+}
+
+/// The names of the blocks that this version reads.
+fn readable() -> Vec<&'static str> {
+    Name::ALL.iter().filter(|name| **name != Name::Pxe).map(|name| name.word()).collect()
 }
 
 /// The remarks on lines that do nothing.

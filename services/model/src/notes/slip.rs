@@ -3,7 +3,7 @@
 //! In comes a line that opens nothing and stands in no block; out goes which block it was probably meant to open, and
 //! what is the first thing wrong with it. Serving a machine without the user data that stands in its Notes cannot be
 //! mended later, so somebody should hear of it. Refused is the ordinary comment: it has no `#`, and says more than a name
-//! and attributes.
+//! and attributes. Refused, too, is the sentence about blocks, in a list or a quotation: it goes on behind the name.
 
 use super::block::{Name, OPENING};
 
@@ -16,6 +16,15 @@ pub enum Slip {
     /// Characters before the mark that no editor shows.
     #[error("an invisible character stands before it")]
     Invisible,
+    /// What marks a quotation stands before the mark.
+    #[error("a `>` stands before it, as in a quotation")]
+    Quoted,
+    /// What marks an item of a list stands before the mark.
+    #[error("the mark of a list's item stands before it")]
+    Listed,
+    /// An editor has made characters of it that are shown like the mark.
+    #[error("its `<` is written as `&lt;` or `\\<`")]
+    Escaped,
     /// Another mark.
     #[error("its mark is another one")]
     Mark,
@@ -31,7 +40,7 @@ pub enum Slip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slipped {
     /// What it was probably meant to open.
-    pub(super) name: Name,
+    pub(super) meant: Meant,
     pub(super) slip: Slip,
     /// Character of the line, from 1: where the slip is.
     pub(super) column: usize,
@@ -39,34 +48,110 @@ pub(super) struct Slipped {
     pub(super) plain: bool,
 }
 
+/// What a line was to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meant {
+    Block(Name),
+    /// NoCloud's other file, of which there is no block.
+    MetaData,
+}
+
+/// What NoCloud calls what it has besides user data.
+pub(super) const META_DATA: &str = "meta-data";
+
+/// What others call what is in a block, letters and digits only, and which block it is.
+const ALSO_CALLED: &[(&str, Meant)] = &[
+    ("metadata", Meant::MetaData),
+    ("cloudconfig", Meant::Block(Name::UserData)),
+    ("cloudinit", Meant::Block(Name::UserData)),
+    ("ignition", Meant::Block(Name::UserData)),
+    ("machineconfig", Meant::Block(Name::UserData)),
+    ("networkdata", Meant::Block(Name::NetworkConfig)),
+    ("netplan", Meant::Block(Name::NetworkConfig)),
+    ("policy", Meant::Block(Name::Imds)),
+    ("pveimds", Meant::Block(Name::Imds)),
+];
+
 /// The slip in `line`, which opens no block.
 pub(super) fn of(line: &str) -> Option<Slipped> {
     let line = line.trim_end_matches(['\n', '\r']);
-    let begun = line.trim_start_matches(|c: char| c.is_whitespace() || is_invisible(c));
-    let (before, marked) = line.split_at(line.len() - begun.len());
-    let named = begun.strip_prefix('<')?.trim_start_matches(|c| is_of_mark(c) || is_invisible(c));
-    let (mark, _) = begun.split_at(begun.len() - named.len());
-    let (name, behind, exact) = meant(named, mark)?;
+    let begun = line.trim_start_matches(is_unseen);
+    let (framed, marked) = unframed(begun);
+    let (escaped, rest) = less_than(marked)?;
+    let named = rest.trim_start_matches(|c| is_of_mark(c) || is_invisible(c));
+    let (mark, _) = rest.split_at(rest.len() - named.len());
+    let Found { meant, behind, exact } = meant(named, mark)?;
 
+    // What an editor has put around it stands around sentences too.
+    let made = framed.or(escaped);
+    if made.is_some() && !(mark.contains('#') && behind.split_whitespace().all(is_attribute)) {
+        return None;
+    }
+    let before = &line[..line.len() - begun.len()];
     let seen_before = before.contains(char::is_whitespace);
-    let (slip, at) = match (before.is_empty(), seen_before, mark == OPENING, exact) {
-        (false, true, _, _) => (Slip::Indented, line),
-        (false, false, _, _) => (Slip::Invisible, line),
-        (true, _, false, _) => (Slip::Mark, marked),
-        (true, _, true, false) => (Slip::Name, named),
-        (true, _, true, true) => (Slip::Behind, behind),
+    let right = mark == &OPENING[1..];
+    let (slip, at) = match (made, before.is_empty(), seen_before, right, exact) {
+        (Some(slip), ..) => (slip, begun),
+        (None, false, true, _, _) => (Slip::Indented, line),
+        (None, false, false, _, _) => (Slip::Invisible, line),
+        (None, true, _, false, _) => (Slip::Mark, marked),
+        (None, true, _, true, false) => (Slip::Name, named),
+        (None, true, _, true, true) => (Slip::Behind, behind),
     };
-    let plain = mark == OPENING && exact && !seen_before;
+    let plain = right && exact && made.is_none() && !seen_before && !behind.starts_with('-');
     let column = line[..line.len() - at.len()].chars().count() + 1;
-    Some(Slipped { name, slip, column, plain: plain && !behind.starts_with('-') })
+    Some(Slipped { meant, slip, column, plain })
 }
 
-/// The name that `named` begins with or nearly does, what stands behind it, and whether it is the name itself.
-fn meant<'l>(named: &'l str, mark: &str) -> Option<(Name, &'l str, bool)> {
+/// What stands behind the marks of quotations and of lists' items, and what the first of them marks.
+fn unframed(begun: &str) -> (Option<Slip>, &str) {
+    let (mut first, mut rest) = (None, begun);
+    loop {
+        let (slip, behind) = if let Some(behind) = rest.strip_prefix('>') {
+            (Slip::Quoted, behind)
+        } else if let Some(behind) = item(rest) {
+            (Slip::Listed, behind)
+        } else {
+            return (first, rest);
+        };
+        first = first.or(Some(slip));
+        rest = behind.trim_start_matches(is_unseen);
+    }
+}
+
+/// What stands behind the mark of a list's item, which a blank ends: `-`, `*`, `+`, `1.` or `1)`.
+fn item(text: &str) -> Option<&str> {
+    let numbered = || text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let behind = match text.strip_prefix(['-', '*', '+']) {
+        Some(behind) => behind,
+        None => Some(numbered()).filter(|rest| rest.len() < text.len())?.strip_prefix(['.', ')'])?,
+    };
+    behind.starts_with(char::is_whitespace).then_some(behind)
+}
+
+/// What stands behind `<`, and how that is written.
+fn less_than(marked: &str) -> Option<(Option<Slip>, &str)> {
+    if let Some(rest) = marked.strip_prefix('<') {
+        return Some((None, rest));
+    }
+    let rest = marked.strip_prefix("&lt;").or_else(|| marked.strip_prefix("\\<"))?;
+    Some((Some(Slip::Escaped), rest))
+}
+
+struct Found<'l> {
+    meant: Meant,
+    /// What stands behind the name.
+    behind: &'l str,
+    /// Whether it is the name itself.
+    exact: bool,
+}
+
+/// What `named` begins with, or nearly does.
+fn meant<'l>(named: &'l str, mark: &str) -> Option<Found<'l>> {
     let hash = mark.contains('#');
     let written = named[..end_of(named, |c| c.is_ascii_alphanumeric() || c == '-' || c == '_')].trim_end_matches('-');
     if let Some(name) = Name::parse(written).filter(|_| hash) {
-        return Some((name, &named[written.len()..], true));
+        return Some(Found { meant: Meant::Block(name), behind: &named[written.len()..], exact: true });
     }
     let (word, behind) =
         named.split_at(end_of(named, |c| c.is_alphanumeric() || c == '_' || is_dash(c) || is_invisible(c)));
@@ -75,10 +160,11 @@ fn meant<'l>(named: &'l str, mark: &str) -> Option<(Name, &'l str, bool)> {
         let known = letters(name.word());
         spelt == known || hash && is_near(&spelt, &known)
     };
-    let name = Name::ALL.iter().copied().find(near)?;
+    let called = || ALSO_CALLED.iter().find(|(called, _)| hash && *called == spelt).map(|(_, meant)| *meant);
+    let meant = Name::ALL.iter().copied().find(near).map(Meant::Block).or_else(called)?;
     // Without `#` it may be anybody's comment.
-    let alone = mark.trim_end() == "<!--" && !word.ends_with('-') && behind.split_whitespace().all(is_attribute);
-    (hash || alone).then_some((name, behind, false))
+    let alone = mark.trim_end() == "!--" && !word.ends_with('-') && behind.split_whitespace().all(is_attribute);
+    (hash || alone).then_some(Found { meant, behind, exact: false })
 }
 
 fn end_of(text: &str, is_inside: impl Fn(char) -> bool) -> usize {
@@ -116,6 +202,11 @@ fn is_near(word: &str, name: &str) -> bool {
     }
 }
 
+/// What may stand at the beginning of a line without being seen.
+fn is_unseen(c: char) -> bool {
+    c.is_whitespace() || is_invisible(c)
+}
+
 fn is_of_mark(c: char) -> bool {
     matches!(c, '!' | '#') || is_dash(c) || c.is_whitespace()
 }
@@ -133,94 +224,4 @@ fn is_invisible(c: char) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_meant_is_told_with_the_first_thing_wrong_with_it() {
-        use {Name as N, Slip as S};
-        for (line, expected) in [
-            // Nobody can have meant anything else.
-            ("<!--#user-data\u{a0}encoding=base64", Some((N::UserData, S::Behind, 15, true))),
-            ("<!--#user-data,encoding=base64", Some((N::UserData, S::Behind, 15, true))),
-            ("<!--#imds:", Some((N::Imds, S::Behind, 10, true))),
-            ("<!--#network-config>", Some((N::NetworkConfig, S::Behind, 20, true))),
-            ("<!--#vendor-data\u{b}x", Some((N::VendorData, S::Behind, 17, true))),
-            ("<!--#user-data\u{200b}", Some((N::UserData, S::Behind, 15, true))),
-            ("<!--#user-data\rsecrets=a", Some((N::UserData, S::Behind, 15, true))),
-            ("\u{feff}<!--#user-data", Some((N::UserData, S::Invisible, 1, true))),
-            ("\u{200b}<!--#imds\n", Some((N::Imds, S::Invisible, 1, true))),
-            ("\u{feff}<!--#user-data,x", Some((N::UserData, S::Invisible, 1, true))),
-            ("\u{1}<!--#network-config encoding=base64", Some((N::NetworkConfig, S::Invisible, 1, true))),
-            // Here somebody may have.
-            (" <!--#user-data", Some((N::UserData, S::Indented, 1, false))),
-            ("\u{a0}<!--#user-data", Some((N::UserData, S::Indented, 1, false))),
-            ("\u{feff}\t<!--#imds", Some((N::Imds, S::Indented, 1, false))),
-            ("\u{feff}<!--#userdata", Some((N::UserData, S::Invisible, 1, false))),
-            ("<!-#user-data", Some((N::UserData, S::Mark, 1, false))),
-            ("<--#user-data", Some((N::UserData, S::Mark, 1, false))),
-            ("<!--# user-data", Some((N::UserData, S::Mark, 1, false))),
-            ("<!-- #network-config", Some((N::NetworkConfig, S::Mark, 1, false))),
-            ("<!--##vendor-data", Some((N::VendorData, S::Mark, 1, false))),
-            ("<!\u{2014}#imds", Some((N::Imds, S::Mark, 1, false))),
-            ("<!--user-data", Some((N::UserData, S::Mark, 1, false))),
-            ("<!-- imds encoding=base64", Some((N::Imds, S::Mark, 1, false))),
-            ("<!--#userdata", Some((N::UserData, S::Name, 6, false))),
-            ("<!--#User-Data", Some((N::UserData, S::Name, 6, false))),
-            ("<!--#network_config", Some((N::NetworkConfig, S::Name, 6, false))),
-            ("<!--#network", Some((N::NetworkConfig, S::Name, 6, false))),
-            ("<!--#user\u{2013}data", Some((N::UserData, S::Name, 6, false))),
-            ("<!--#user\u{200b}-data", Some((N::UserData, S::Name, 6, false))),
-            ("<!--#usr-data", Some((N::UserData, S::Name, 6, false))),
-            ("<!--#userdatas", Some((N::UserData, S::Name, 6, false))),
-            ("<!--#vendro-data", Some((N::VendorData, S::Name, 6, false))),
-            ("<!--#idms", Some((N::Imds, S::Name, 6, false))),
-            ("<!--#imd", Some((N::Imds, S::Name, 6, false))),
-            ("<!--#user-data-->", Some((N::UserData, S::Behind, 15, false))),
-            // Comments, directives of others, and what only speaks of blocks.
-            ("", None),
-            ("<!-- a comment -->", None),
-            ("<!-- vendor: Dell -->", None),
-            ("<!-- network: vlan 7 -->", None),
-            ("<!-- network -->", None),
-            ("<!-- user-data -->", None),
-            ("<!--user-data-->", None),
-            ("<!-- user-data: ask Kim", None),
-            ("<!-- imds of the shop", None),
-            ("<!-- userdat", None),
-            ("<!-- pxe encoding=base64 -->", None),
-            ("<!--#", None),
-            ("<!--#other", None),
-            ("<!--#include file=\"x\" -->", None),
-            ("<!--#user", None),
-            ("<user-data>", None),
-            ("- user-data", None),
-            ("# user-data", None),
-            ("the block `<!--#user-data` is below", None),
-            ("-->", None),
-        ] {
-            let found = of(line).map(|Slipped { name, slip, column, plain }| (name, slip, column, plain));
-            assert_eq!(found, expected, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn a_letter_may_be_wrong_and_two_may_not() {
-        for (word, near) in [
-            ("userdata", true),
-            ("userdat", true),
-            ("userda", true),
-            ("userd", false),
-            ("serdata", true),
-            ("userxdata", true),
-            ("uzerdata", true),
-            ("usredata", true),
-            ("uzerdatas", false),
-            ("serdat", false),
-            ("atadresu", false),
-            ("", false),
-        ] {
-            assert_eq!(is_near(word, "userdata"), near, "{word}");
-        }
-    }
-}
+mod tests;

@@ -40,8 +40,10 @@ fn user_data_is_whole_or_an_error() {
         ("<!--#user-data secrets=worker encoding=base64\nQUJD\n-->", worker("ABC")),
         (&long_enough, Some(Ok(UserData { secrets: Some(long), ..plain("x") }))),
         ("<!--#user-data encoding=base64\nQU\nJD\n-->", Some(Ok(plain("ABC")))),
-        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed((1, 1), Flaw::NotDecodable(Encoding::Base64))),
-        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed((1, 1), Flaw::NotDecodable(Encoding::GzipBase64))),
+        ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed((2, 5), Flaw::NotDecodable(Undecodable::Base64Cut))),
+        ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed((1, 1), Flaw::NotDecodable(Undecodable::Gzip))),
+        ("a\n<!--#user-data encoding=base64\nQUJD\n\n ü\n-->", flawed((5, 2), Flaw::NotDecodable(Undecodable::Base64))),
+        ("<!--#user-data encoding=gzip+base64\nQU#\n-->", flawed((2, 3), Flaw::NotDecodable(Undecodable::Base64))),
         ("<!--#user-data encoding=gzip\nx\n-->", flawed((1, 16), Flaw::UnknownEncoding)),
         ("<!--#user-data encoding=\nx\n-->", flawed((1, 16), Flaw::UnknownEncoding)),
         ("<!--#user-data secrets=\nx\n-->", flawed((1, 16), Flaw::SetName)),
@@ -88,6 +90,7 @@ fn the_reason_names_the_attribute_or_says_what_there_is() {
 fn network_configuration_is_checked_and_knows_no_secrets() {
     let network = |notes: &str| Notes::parse(notes).network_config;
     let text = |text: &str| NetworkText::new(text.as_bytes().to_vec()).ok().map(Ok);
+    let second = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::SecondDocument, place: None }));
     let shape = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: None }));
     for (notes, expected) in [
         ("", None),
@@ -102,7 +105,16 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
         ),
         ("<!--#network-config\nversion: 3\n-->", flawed((1, 1), Flaw::Network(BadNetwork::OtherVersion))),
         ("<!--#network-config\na: 1\n-->", flawed((1, 1), Flaw::Network(BadNetwork::NoVersion))),
+        (
+            "a\n<!--#network-config\nversion: 2\nversion: 1\n-->",
+            flawed((4, 1), Flaw::Network(BadNetwork::Twice { part: "version", place: None })),
+        ),
+        (
+            "<!--#network-config\nversion: 2\nnetwork:\n  version: 2\n-->",
+            flawed((2, 1), Flaw::Network(BadNetwork::Beside { part: "version", place: None })),
+        ),
         ("a\n<!--#network-config\n- 1\n-->", flawed((3, 1), shape)),
+        ("a\n<!--#network-config\nversion: 2\n---\nversion: 2\n-->", flawed((5, 1), second)),
         ("<!--#network-config\nversion: 2", flawed((1, 1), Flaw::Unclosed)),
         (
             "<!--#network-config\nversion: 2\n-->\n<!--#network-config\nversion: 2\n-->",
@@ -127,6 +139,7 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
     }
     let policy = |notes: &str| Notes::parse(notes).policy;
     let hops = Flaw::Policy(BadPolicy::Value { key: "hop_limit", wanted: "a number from 1 to 64", place: None });
+    let second = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::SecondDocument, place: None }));
     let packed = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::Shape, place: Some((1, 1)) }));
     for (notes, expected) in [
         ("", None),
@@ -134,11 +147,31 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
         ("<!--#imds\nenabled: false\n-->", Some(Ok(Policy { enabled: false, ..Policy::default() }))),
         ("a\n<!--#imds\nmac: own\nhop_limit: 0\n-->", flawed((4, 12), hops)),
         ("<!--#imds encoding=base64\nLSBh\n-->", flawed((1, 1), packed)),
+        ("<!--#imds\nmac: own\n---\nmac: own\n-->", flawed((4, 1), second)),
         ("<!--#imds secrets=a\n-->", flawed((1, 11), Flaw::UnknownAttribute(AttributeName::of("secrets=a")))),
         ("<!--#imds\n-->\n<!--#imds\n-->", flawed((3, 1), Flaw::Twice { first: 1 })),
     ] {
         assert_eq!(policy(notes), expected, "{notes:?}");
     }
+}
+
+#[test]
+fn all_that_is_wrong_with_a_policy_is_remarked_on_its_line() {
+    let notes = "a\n<!--#imds\nmac: own\nhops: 1\nenabled: never\n\nmacs: own\n-->\n <!--#user-data\n";
+    let unknown = Oddity::Broken(Flaw::Policy(BadPolicy::UnknownKey { place: None }));
+    let value = BadPolicy::Value { key: "enabled", wanted: "true or false", place: None };
+    assert_eq!(
+        remarks(notes),
+        [
+            (4, 1, "imds", unknown),
+            (5, 10, "imds", Oddity::Broken(Flaw::Policy(value))),
+            (7, 1, "imds", unknown),
+            (9, 1, "user-data", Oddity::Misspelt { name: "user-data", slip: Slip::Indented }),
+        ]
+    );
+    let notes = Notes::parse(notes);
+    assert_eq!(notes.policy, flawed((4, 1), Flaw::Policy(BadPolicy::UnknownKey { place: None })));
+    assert!(notes.remarks[..3].iter().all(|it| it.outcome == Some(Outcome::PolicyInvalid)));
 }
 
 #[test]
@@ -180,6 +213,11 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
         ("<!-- #network_config\nx\n-->", missed(1, "network-config", Slip::Mark)),
         ("<!-#imds\nenabled: false\n-->", missed(1, "imds", Slip::Mark)),
         ("<!--#user-data-->", missed(15, "user-data", Slip::Behind)),
+        ("> <!--#user-data\n> x\n> -->", missed(1, "user-data", Slip::Quoted)),
+        ("&lt;!--#user-data\nx\n--&gt;", missed(1, "user-data", Slip::Escaped)),
+        ("- <!--#user-data\n- x", missed(1, "user-data", Slip::Listed)),
+        ("<!--#cloud-config\nx\n-->", missed(6, "user-data", Slip::Name)),
+        ("<!--#meta-data\nx\n-->", vec![(1, 6, "meta-data", Oddity::NoSuchBlock)]),
         ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, 1, "user-data", Oddity::Secrets)]),
         ("<!--#user-data\nx", vec![(1, 1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
         ("a\n<!--#imds,\n-->", vec![(2, 10, "imds", Oddity::Broken(Flaw::Opening(Slip::Behind)))]),
@@ -204,6 +242,15 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
     ] {
         assert_eq!(remarks(notes), expected, "{notes:?}");
     }
+}
+
+#[test]
+fn what_there_is_instead_is_said() {
+    assert_eq!(
+        Notes::parse("a\n<!--#meta-data\nx\n-->").remarks[0].to_string(),
+        "line 2, column 6: meta-data: there is no such block: meta data is made of the VM's own configuration; there are \
+         user-data, network-config, vendor-data, imds"
+    );
 }
 
 /// The guest hears the word that stands beside the line in the log.
@@ -300,6 +347,11 @@ fn a_megabyte_of_openings_takes_no_time() {
         "<!--##",
         "<!--#usr-data",
         "\u{feff}",
+        "> ",
+        "- ",
+        "1. ",
+        "&lt;!--#",
+        "> <!--#user-data\n",
     ] {
         let _ = Notes::parse(&line.repeat((1 << 20) / line.len()));
     }

@@ -33,7 +33,9 @@ fn errors_have_a_kind_and_a_place_and_no_text() {
         (b"hop: 1\n canary", Some(Kind::Shape)),
         (b"hop: 1\n- canary", Some(Kind::Syntax)),
         (b"hop: *canary", Some(Kind::Syntax)),
-        (b"hop: 1\n---\nhop: 2", Some(Kind::Syntax)),
+        (b"hop: 1\n---\nhop: 2", Some(Kind::SecondDocument)),
+        (b"hop: 1\n...\n---\ncanary", Some(Kind::SecondDocument)),
+        (b"hop: 1\n...\n", None),
         (b"hop: 1\nhop: 2", Some(Kind::Shape)),
         (b"hop: \xff", Some(Kind::NotUtf8)),
     ] {
@@ -42,6 +44,12 @@ fn errors_have_a_kind_and_a_place_and_no_text() {
         if let Err(error) = got {
             assert!(!format!("{error} {error:?}").contains("canary"), "{error}");
         }
+    }
+    for second in ["---\nhop: 4", "---\n# canary\nhop: 4", "--- canary"] {
+        let error = read::<Hop>(format!("hop: 3\n\n{second}").as_bytes()).unwrap_err();
+        let begins = 3 + u64::try_from(second.matches('\n').count()).unwrap();
+        assert_eq!((error.kind, error.place.map(|(line, _)| line)), (Kind::SecondDocument, Some(begins)), "{second}");
+        assert!(error.to_string().starts_with("a second document begins here; only one is allowed (line "), "{error}");
     }
     let error = read::<Hop>(b"hop: 3\n[").unwrap_err();
     assert_eq!(error.place.map(|(line, _)| line), Some(2));

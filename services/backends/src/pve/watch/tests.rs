@@ -226,11 +226,14 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
 fn the_log_names_vm_owner_and_line_and_nothing_that_is_written_there() {
     let mut pve = PveTree::cluster("pve1").unwrap();
     let notes = "<!--#user-data secret=canary\ncanary\n-->\n<!--#network-config\ncanary: 3\n-->\n<!--#imds\ncanary: 1\n-->\ncanary";
-    pve.put(106, &format!("{}canary\nboot: canary=\n", sample_config(id(106), notes))).unwrap();
+    let lines = "canary\nboot: canary=\nipconfig9: ip=dhcp\nsshkeys: canary\n";
+    pve.put(106, &format!("{}{lines}", sample_config(id(106), notes))).unwrap();
     let (log, _) = look_once(&pve);
     for said in [
         "vmid=106 owner=pve1 digest=",
         "WARN message=line of the configuration not used vmid=106 line=16 ",
+        "WARN message=line of the configuration doubted vmid=106 line=18 column=12 reason=`ipconfig9`: there is no `net9`",
+        "WARN message=line of the configuration doubted vmid=106 line=19 column=10 reason=`sshkeys`: key 1: ",
         "vmid=106 block=\"user-data\" outcome=notes_invalid ",
         "reason=unknown attribute `secret` on the opening line",
         "vmid=106 block=\"network-config\" line=",
