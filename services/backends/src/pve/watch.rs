@@ -269,7 +269,7 @@ impl Worker {
                 Oddity::Broken(_) | Oddity::Secrets => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "block of the Notes not used")
                 }
-                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::More(_) => {
+                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::Stray | Oddity::More(_) => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "line of the Notes not used")
                 }
             }
