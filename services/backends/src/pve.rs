@@ -12,6 +12,7 @@
 //! A directory without `.vmlist` works too: its configurations are then listed and all read at each poll, which is
 //! meant for small trees.
 
+mod fetch;
 mod files;
 mod follow;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod inventory;
 mod keyring;
 mod metrics;
 mod nodes;
+mod outline;
 #[cfg(test)]
 mod overheard;
 mod pace;

@@ -26,6 +26,9 @@ pub struct Parsed {
     pub vm: Vm,
     /// The lines that were dropped, in file order, the first [`MAX_WARNINGS`] of them.
     pub warnings: Vec<Warning>,
+    /// The first line, from 1, that is no line of a configuration at all. Nothing that writes configurations, in any
+    /// version of Proxmox, leaves one; and no bound on warnings hides it.
+    pub stray_line: Option<usize>,
     ready: bool,
 }
 
@@ -82,6 +85,9 @@ pub fn parse(vmid: VmId, bytes: &[u8]) -> Parsed {
     let mut loader = Loader::new(vmid);
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
         if let Err(reason) = loader.take(line) {
+            if reason == Reason::NotALine {
+                loader.stray_line.get_or_insert(number);
+            }
             loader.warn(number, column(line, &reason), reason);
         }
     }
@@ -118,6 +124,7 @@ struct Loader {
     snapshots: BTreeSet<String>,
     special_sections: BTreeSet<String>,
     warnings: Vec<Warning>,
+    stray_line: Option<usize>,
 }
 
 impl Loader {
@@ -132,6 +139,7 @@ impl Loader {
             snapshots: BTreeSet::new(),
             special_sections: BTreeSet::new(),
             warnings: Vec::new(),
+            stray_line: None,
         }
     }
 
@@ -211,7 +219,7 @@ impl Loader {
         self.vm.pending_keys = self.pending_keys.into_iter().collect();
         self.vm.snapshots = self.snapshots.into_iter().collect();
         self.vm.special_sections = self.special_sections.into_iter().collect();
-        Parsed { vm: self.vm, warnings: self.warnings, ready: self.main_keys }
+        Parsed { vm: self.vm, warnings: self.warnings, stray_line: self.stray_line, ready: self.main_keys }
     }
 }
 

@@ -5,7 +5,6 @@
 //! [`Loader::forget`]. Refused: to replace a good state by a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +12,14 @@ use std::time::Duration;
 use pve_imds_model::datacenter::Datacenter;
 use pve_imds_model::pools::Pools;
 use pve_imds_model::vm::VmId;
-use pve_imds_model::{chain, conf, words};
+use pve_imds_model::words;
 use tokio::time::Instant;
 
-use super::files::{self, Counts, Listed, Listing, ReadError, Tree};
+use super::fetch::{Before, Fresh};
+use super::files::{Counts, Listed, Listing, ReadError, Tree};
 use super::follow::{DATACENTER, Follow, Followed, USERS};
-use super::inventory::{Digest, Entry, Record, Snapshot};
+use super::inventory::{Entry, Record, Snapshot};
+use super::outline::Outline;
 use super::progress::Progress;
 use super::unread::File;
 use super::verdict::{Found, Sign, Verdict, judge};
@@ -122,8 +123,12 @@ pub(super) struct Loader {
 struct Memory {
     /// As it was listed when its file was last read well.
     seen: Option<Listed>,
-    /// Since when the file has been blank or half.
-    partial_since: Option<Instant>,
+    /// Since when the file has been half.
+    half_since: Option<Instant>,
+    /// The options of the edition that is served.
+    outline: Outline,
+    /// By what that is known to be half, although it is served.
+    flaw: Option<Sign>,
     /// The walk before this one did not come by it.
     missed: bool,
 }
@@ -250,23 +255,25 @@ impl Loader {
         self.progress.reads_config(vmid);
         let memory = self.memory.entry(vmid).or_default();
         let before = self.known.vms.get(&vmid).map(|entry| &entry.record);
-        let fresh = fetch(vmid, listed, before.map(|record| record.digest));
+        let fresh = Fresh::read(vmid, listed, before.map(|record| record.digest));
         let found = match &fresh {
             Ok(None) => Found::Same,
-            Ok(Some(fresh)) => fresh.found(before),
+            Ok(Some(fresh)) => {
+                fresh.found(before.map(|record| Before { record, outline: &memory.outline, flaw: memory.flaw }))
+            }
             Err(_) => Found::Unreadable,
         };
-        let partial = matches!(found, Found::Blank | Found::Half(_));
-        memory.partial_since = partial.then(|| memory.partial_since.unwrap_or(now));
-        let partial_for = memory.partial_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        let verdict = judge(found, before.is_some_and(|record| record.ready), partial_for);
+        memory.half_since = matches!(found, Found::Half(_)).then(|| memory.half_since.unwrap_or(now));
+        let half_for = memory.half_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        let verdict = judge(found, before.is_some_and(|record| record.ready), half_for);
 
         let file = File::Config(vmid);
         if verdict == Verdict::Keep {
             let reason: Arc<str> = match (fresh, found) {
                 (Err(error), _) => error.into(),
                 (Ok(_), Found::Half(sign)) => sign.to_string().into(),
-                (Ok(_), _) => "it is empty".into(),
+                // The table keeps nothing else.
+                (Ok(_), _) => Arc::default(),
             };
             memory.seen = None;
             look.unusable = true;
@@ -281,7 +288,10 @@ impl Loader {
         memory.seen = Some(listed.clone());
         let healed = self.known.unread.heal(file);
         match (fresh, self.known.vms.get_mut(&vmid)) {
-            (Ok(Some(Fresh { record, .. })), _) => {
+            (Ok(Some(fresh)), _) => {
+                memory.flaw = fresh.flaw();
+                let Fresh { record, outline, .. } = fresh;
+                memory.outline = outline;
                 let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };
                 look.events.push(Event::Loaded(record.clone()));
                 self.known.vms.insert(vmid, Entry::new(record));
@@ -303,53 +313,6 @@ impl Loader {
             (_, None) => healed,
         }
     }
-}
-
-/// A configuration that was not known yet.
-struct Fresh {
-    record: Record,
-    blank: bool,
-    /// The last line has an end.
-    ended: bool,
-}
-
-impl Fresh {
-    /// What it is, where `before` was.
-    fn found(&self, before: Option<&Record>) -> Found {
-        let had_uuid = before.is_some_and(|record| record.vm.uuid.is_some());
-        if self.blank {
-            Found::Blank
-        } else if !self.ended {
-            Found::Half(Sign::OpenLine)
-        } else if self.record.ready && had_uuid && self.record.vm.uuid.is_none() {
-            Found::Half(Sign::NoUuid)
-        } else {
-            Found::Content
-        }
-    }
-}
-
-/// Reads and parses a configuration. `None`: it is the one we know.
-fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fresh>, String> {
-    let bytes = files::read(&listed.path(vmid)).map_err(|error| chain(&error))?;
-    let digest = Digest::of(&bytes);
-    if known == Some(digest) {
-        return Ok(None);
-    }
-    // Whoever may edit one VM's Notes chooses these bytes; no choice may stop the others from being read.
-    let parsed = panic::catch_unwind(|| conf::parse(vmid, &bytes));
-    let parsed = parsed.map_err(|_| String::from("the parser failed"))?;
-    let record = Record {
-        ready: parsed.is_ready(),
-        warnings: parsed.warnings.into(),
-        vm: Arc::new(parsed.vm),
-        owner: Arc::clone(&listed.place.owner),
-        path: listed.path(vmid).into(),
-        digest,
-        pool: None,
-        stale: false,
-    };
-    Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty(), ended: bytes.ends_with(b"\n") }))
 }
 
 #[cfg(test)]

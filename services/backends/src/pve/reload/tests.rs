@@ -137,12 +137,16 @@ fn a_file_that_is_empty_for_a_moment_wipes_nothing() {
     assert_eq!(bench.unread(), [""; 0]);
 }
 
-/// As an editor's pause leaves them, line by line and in the middle of one.
+/// As an editor's pause leaves them, line by line and in the middle of one, and as faults do.
 #[test]
 fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
     const UUID: &str = "smbios1: uuid=2c8c7c76-a26c-4eb7-b04c-bf52bc095b81\n";
     let whole = format!("{GOOD}{UUID}");
     let new = format!("name: new\n{UUID}");
+    let plain = format!("#Notes\n{GOOD}sockets: 2\nsshkeys: ssh-ed25519%20AAAA\ntags: a\n");
+    let cut = |lines: usize| plain.split_inclusive('\n').take(lines).collect::<String>();
+    let (keyless, portless, odd) = (cut(4), cut(2), format!("{GOOD} name: odd\n"));
+    let gone = format!("{GOOD}usb0: host=1-1\nvga: none\n");
     for (was, half, served) in [
         (whole.as_str(), "name: new\n", false),
         (&whole, "name: new\nsmbios1: uuid=2c8c\n", false),
@@ -153,7 +157,27 @@ fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
         (GOOD, "name: new\n", true),
         // Proxmox writes this when a VM is destroyed.
         (&whole, "lock: destroyed\n", true),
+        (GOOD, "lock: destroyed\n", true),
         (&whole, &new, true),
+        // Nobody can have meant such a line, unless it stood there before.
+        (GOOD, "name: new\n\u{0}\u{0}\u{0}\n", false),
+        (GOOD, "name: new\nnet0\n", false),
+        (GOOD, "name: new\n[PENDING]\nelf\u{7f}\n", false),
+        (GOOD, "name: new\n[snap]\nnonsense\n", true),
+        (&odd, "name: new\nnet0\n", true),
+        (&odd, "name: n", false),
+        // What this version drops another one may write.
+        (GOOD, "name: new\nfuture: 1\nnet0: future\n[future:x]\n", true),
+        // The first lines of a file, which has no UUID. One line less is an edit, and so is what changes nothing for us.
+        (&plain, &keyless, false),
+        (&plain, &portless, false),
+        (&plain, &cut(5), true),
+        (&plain, "name: good\n", true),
+        (&gone, GOOD, true),
+        // And not one option of it.
+        (&plain, &cut(1), false),
+        (GOOD, "[snap]\nname: new\n", false),
+        ("lock: create\n", "#only Notes\n", true),
     ] {
         let mut bench = Bench::counted();
         bench.pve.put(106, was).unwrap();
@@ -168,7 +192,7 @@ fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
         bench.now += WRITING - Duration::from_millis(1);
         assert_eq!(bench.look(), [""; 0], "{half}");
         bench.now += Duration::from_millis(1);
-        assert!(bench.look()[0].starts_with("loaded 106 n"), "{half}");
+        assert!(bench.look()[0].starts_with("loaded 106 "), "{half}");
         assert_eq!(bench.unread(), [""; 0], "{half}");
     }
 }
