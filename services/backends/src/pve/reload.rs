@@ -1,13 +1,12 @@
 //! One look at the tree: what is new, what stays, what is forgotten.
 //!
 //! In comes the tree as it is now and what was known before; out comes a [`Look`]: the next snapshot if anything changed,
-//! and what happened, for `watch` to log and count. The rules are two tables, [`judge`] for files and the loss of VMs in
-//! [`Loader::forget`]. Refused: to replace a good state by a failure.
+//! and what happened, for `watch` to log and count. The rules are two tables, that of [`Doubt`] for files and the loss of
+//! VMs in [`Loader::forget`]. Refused: to replace a good state by a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pve_imds_model::datacenter::Datacenter;
 use pve_imds_model::pools::Pools;
@@ -21,8 +20,8 @@ use super::follow::{DATACENTER, Follow, Followed, USERS};
 use super::inventory::{Entry, Record, Snapshot};
 use super::outline::Outline;
 use super::progress::Progress;
-use super::unread::File;
-use super::verdict::{Found, Sign, Verdict, judge};
+use super::unread::{File, Stance};
+use super::verdict::{Doubt, Found, Verdict};
 
 /// What one look found.
 #[derive(Debug, Default)]
@@ -90,6 +89,8 @@ pub(super) enum Event {
     Unusable { vmid: VmId, reason: Arc<str> },
     /// It can again, and says what it said.
     Usable { vmid: VmId },
+    /// It looks like half of something, and counts as it stands because it has stayed so. Told once per reason.
+    Believed { vmid: VmId, reason: Arc<str> },
     /// There is no such VM any more.
     Forgotten { vmid: VmId },
     /// The pools are others, or others are in them; how many VMs have changed theirs.
@@ -123,12 +124,9 @@ pub(super) struct Loader {
 struct Memory {
     /// As it was listed when its file was last read well.
     seen: Option<Listed>,
-    /// Since when the file has been half.
-    half_since: Option<Instant>,
     /// The options of the edition that is served.
     outline: Outline,
-    /// By what that is known to be half, although it is served.
-    flaw: Option<Sign>,
+    doubt: Doubt,
     /// The walk before this one did not come by it.
     missed: bool,
 }
@@ -186,6 +184,7 @@ impl Loader {
         for (vmid, listed) in due.map(|(vmid, listed)| (*vmid, listed.clone())).collect::<Vec<_>>() {
             changed |= self.reload(vmid, &listed, now, &mut look);
         }
+        changed |= self.doubt(now, &mut look);
         self.last = number;
         look.snapshot = changed.then(|| self.known.clone());
         look
@@ -219,7 +218,7 @@ impl Loader {
         for (name, complaint) in [(USERS, self.users.complaint()), (DATACENTER, self.datacenter.complaint())] {
             let file = File::Cluster(name);
             changed |= match complaint {
-                Some(why) => self.known.unread.miss(file, &why, now),
+                Some(why) => self.known.unread.miss(file, Stance::Kept, &why, now),
                 None => self.known.unread.heal(file),
             };
         }
@@ -250,7 +249,22 @@ impl Loader {
         changed
     }
 
-    /// Reads one file and does what [`judge`] says; whether anything changed.
+    /// Tells of the files that are believed though they are not whole; whether anything of that is new. Time alone makes it
+    /// so, and a file that stays as it is is not read again.
+    fn doubt(&mut self, now: Instant, look: &mut Look) -> bool {
+        let mut changed = false;
+        let believed = self.memory.iter().filter(|(_, memory)| memory.seen.is_some());
+        for (vmid, (since, sign)) in believed.filter_map(|(vmid, memory)| Some((*vmid, memory.doubt.lasting(now)?))) {
+            let reason = sign.to_string().into();
+            if self.known.unread.miss(File::Config(vmid), Stance::Believed, &reason, since) {
+                look.events.push(Event::Believed { vmid, reason });
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Reads one file and does what the table says; whether anything changed.
     fn reload(&mut self, vmid: VmId, listed: &Listed, now: Instant, look: &mut Look) -> bool {
         self.progress.reads_config(vmid);
         let memory = self.memory.entry(vmid).or_default();
@@ -259,13 +273,12 @@ impl Loader {
         let found = match &fresh {
             Ok(None) => Found::Same,
             Ok(Some(fresh)) => {
-                fresh.found(before.map(|record| Before { record, outline: &memory.outline, flaw: memory.flaw }))
+                let (outline, flaw) = (&memory.outline, memory.doubt.flaw());
+                fresh.found(before.map(|record| Before { record, outline, flaw }))
             }
             Err(_) => Found::Unreadable,
         };
-        memory.half_since = matches!(found, Found::Half(_)).then(|| memory.half_since.unwrap_or(now));
-        let half_for = memory.half_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        let verdict = judge(found, before.is_some_and(|record| record.ready), half_for);
+        let verdict = memory.doubt.judge(found, before.is_some_and(|record| record.ready), now);
 
         let file = File::Config(vmid);
         if verdict == Verdict::Keep {
@@ -278,7 +291,7 @@ impl Loader {
             memory.seen = None;
             look.unusable = true;
             look.unsettled = true;
-            let news = self.known.unread.miss(file, &reason, now);
+            let news = self.known.unread.miss(file, Stance::Kept, &reason, now);
             let kept = self.known.vms.get_mut(&vmid).is_some_and(|entry| entry.keep(self.last));
             if news {
                 look.events.push(Event::Unusable { vmid, reason });
@@ -286,10 +299,13 @@ impl Loader {
             return news || kept;
         }
         memory.seen = Some(listed.clone());
-        let healed = self.known.unread.heal(file);
+        if let Ok(Some(fresh)) = &fresh {
+            memory.doubt.believe(fresh.flaw(), now);
+        }
+        // If the same is wrong with it as before, the look's end says so, and nothing has been mended.
+        let healed = memory.doubt.lasting(now).is_none() && self.known.unread.heal(file);
         match (fresh, self.known.vms.get_mut(&vmid)) {
             (Ok(Some(fresh)), _) => {
-                memory.flaw = fresh.flaw();
                 let Fresh { record, outline, .. } = fresh;
                 memory.outline = outline;
                 let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };

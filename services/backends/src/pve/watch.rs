@@ -229,6 +229,9 @@ impl Worker {
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
                 Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
                 Event::Usable { vmid } => info!(%vmid, "configuration can be read again"),
+                Event::Believed { vmid, reason } => {
+                    warn!(%vmid, %reason, "configuration is not whole and counts as it stands");
+                }
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
                 Event::Pooled { pools, moved } => {
                     info!(pools = pools.all().count(), vms = pools.members().count(), moved, "pools changed");
