@@ -64,7 +64,7 @@ impl Admission {
         self.inventory.trouble()
     }
 
-    /// The files that cannot be read while the others can.
+    /// The files that cannot be read, or are not whole, while the others can.
     #[must_use]
     pub fn unread(&self) -> Unread {
         self.inventory.unread()

@@ -1,7 +1,7 @@
 //! Whether all is well, said truly: asked of those who know, when somebody asks.
 //!
 //! Well is: our devices are there, up and as they must be; the programs are attached and their pins there; the guard's
-//! thread lives; the VMs' configurations can be read, each of them. Anything else is one line that says what is wrong and
+//! thread lives; the VMs' configurations can be read, each of them, and are whole. Anything else is one line that says what is wrong and
 //! who mends it.
 //!
 //! Asking about devices and programs needs the kernel's lock of all links, which a node that is taking down hundreds of
@@ -10,7 +10,7 @@
 use std::io;
 use std::time::Duration;
 
-use pve_imds_datasources::backends::pve::{Trouble, Unread};
+use pve_imds_datasources::backends::pve::{Stance, Trouble, Unread};
 use pve_imds_transport::{DeviceError, Devices, Pair};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -98,20 +98,28 @@ fn unread(Trouble { since, why }: &Trouble) -> String {
 fn unread_files(files: &Unread, now: Instant) -> Option<String> {
     let lasting: Vec<_> = files
         .iter()
-        .map(|(file, Trouble { since, why })| (file, now.saturating_duration_since(*since), why))
-        .filter(|(_, lasts, _)| *lasts >= IN_MOTION)
+        .map(|(file, stance, Trouble { since, why })| (file, stance, now.saturating_duration_since(*since), why))
+        .filter(|(_, _, lasts, _)| *lasts >= IN_MOTION)
         .collect();
-    let named: Vec<_> = lasting
-        .iter()
-        .take(NAMED)
-        .map(|(file, lasts, why)| format!("{file} cannot be read for {} s ({why})", lasts.as_secs()))
-        .collect();
+    let named = lasting.iter().take(NAMED).map(|(file, stance, lasts, why)| {
+        let is = match stance {
+            Stance::Kept => "cannot be read",
+            Stance::Believed => "is not whole",
+        };
+        format!("{file} {is} for {} s ({why})", lasts.as_secs())
+    });
+    let named: Vec<_> = named.collect();
     let more = match lasting.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    let mend = "what was read last stays in force, and a guest that came since waits; mend the file or remove it";
-    (!named.is_empty()).then(|| format!("{}{more}; {mend}", named.join(", ")))
+    let counts = [
+        (Stance::Kept, "what was read last stays in force, and a guest that came since waits"),
+        (Stance::Believed, "what is not whole counts as it stands"),
+    ];
+    let counts = counts.into_iter().filter(|(of, _)| lasting.iter().any(|(_, stance, ..)| stance == of));
+    let counts: String = counts.map(|(_, what)| format!("; {what}")).collect();
+    (!named.is_empty()).then(|| format!("{}{more}{counts}; mend the file", named.join(", ")))
 }
 
 async fn ask(guard: Guard, devices: Devices) -> Option<String> {
@@ -154,26 +162,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_once_they_are_unreadable_for_good() {
+    fn files_are_named_once_they_are_not_as_they_should_be_for_good() {
+        use Stance::{Believed, Kept};
         let now = Instant::now() + Duration::from_secs(100);
         let config = |vmid| File::Config(VmId::new(vmid).unwrap());
+        let kept = "what was read last stays in force, and a guest that came since waits; mend the file";
+        let believed = "what is not whole counts as it stands; mend the file";
         for (files, expected) in [
             (&[] as &[_], None),
-            (&[(config(106), 4)], None),
-            (&[(config(106), 5)], Some("106.conf cannot be read for 5 s (it is odd)")),
-            (&[(config(106), 4), (File::Cluster("user.cfg"), 9)], Some("user.cfg cannot be read for 9 s (it is odd)")),
+            (&[(config(106), Kept, 4)], None),
+            (&[(config(106), Kept, 5)], Some(("106.conf cannot be read for 5 s (it is odd)", kept))),
+            (&[(config(106), Believed, 5)], Some(("106.conf is not whole for 5 s (it is odd)", believed))),
             (
-                &[(config(109), 6), (config(106), 7), (config(108), 8), (config(107), 9), (config(110), 9)],
-                Some(
+                &[(config(106), Believed, 4), (File::Cluster("user.cfg"), Kept, 9)],
+                Some(("user.cfg cannot be read for 9 s (it is odd)", kept)),
+            ),
+            (
+                &[
+                    (config(109), Kept, 6),
+                    (config(106), Kept, 7),
+                    (config(108), Kept, 8),
+                    (config(107), Kept, 9),
+                    (config(110), Kept, 9),
+                ],
+                Some((
                     "106.conf cannot be read for 7 s (it is odd), 107.conf cannot be read for 9 s (it is odd), 108.conf \
                      cannot be read for 8 s (it is odd), and 2 more",
-                ),
+                    kept,
+                )),
+            ),
+            (
+                &[(config(106), Believed, 7), (config(107), Kept, 9)],
+                Some((
+                    "106.conf is not whole for 7 s (it is odd), 107.conf cannot be read for 9 s (it is odd)",
+                    "what was read last stays in force, and a guest that came since waits; what is not whole counts as \
+                     it stands; mend the file",
+                )),
             ),
         ] {
             let trouble = |ago| Trouble { since: now - Duration::from_secs(ago), why: "it is odd".into() };
-            let files: Unread = files.iter().map(|(file, ago)| (*file, trouble(*ago))).collect();
+            let files: Unread = files.iter().map(|(file, stance, ago)| (*file, *stance, trouble(*ago))).collect();
             let told = unread_files(&files, now);
-            assert_eq!(told.as_deref().and_then(|told| Some(told.split_once("; ")?.0)), expected);
+            assert_eq!(told.as_deref().and_then(|told| told.split_once("; ")), expected);
         }
     }
 }

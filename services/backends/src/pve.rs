@@ -7,11 +7,13 @@
 //! * the change feed is `.version` and, when it says so, `.vmlist`, polled; inotify only shortens the wait;
 //! * contents are compared by digest, never by time (`reload`);
 //! * what cannot be read is kept as it was and marked stale; only what the list of VMs has lost is forgotten;
+//! * what looks like half a file is one that is being written, until it has stayed so (`verdict`);
 //! * what is stale is told only to guests that ran before it was: whoever started since may be another VM.
 //!
 //! A directory without `.vmlist` works too: its configurations are then listed and all read at each poll, which is
 //! meant for small trees.
 
+mod fetch;
 mod files;
 mod follow;
 #[cfg(test)]
@@ -22,6 +24,7 @@ mod keyring;
 mod members;
 mod metrics;
 mod nodes;
+mod outline;
 #[cfg(test)]
 mod overheard;
 mod pace;
@@ -34,5 +37,5 @@ mod watch;
 pub use inventory::{Digest, Inventory, Record, Settings};
 pub use metrics::describe as describe_metrics;
 pub use nodes::{Look, is_node_name};
-pub use unread::{File, Trouble, Unread};
+pub use unread::{File, Stance, Trouble, Unread};
 pub use watch::Watcher;

@@ -30,6 +30,9 @@ pub struct Parsed {
     pub vm: Vm,
     /// The lines that were dropped or are doubted, in file order, the first [`MAX_WARNINGS`] of them.
     pub warnings: Vec<Warning>,
+    /// The first line, from 1, that is no line of a configuration at all. Nothing that writes configurations, in any
+    /// version of Proxmox, leaves one; and no bound on warnings hides it.
+    pub stray_line: Option<usize>,
     ready: bool,
 }
 
@@ -103,6 +106,9 @@ pub fn parse(vmid: VmId, bytes: &[u8]) -> Parsed {
     let mut loader = Loader::new(vmid);
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
         if let Err(reason) = loader.take(number, line) {
+            if reason == Reason::NotALine {
+                loader.stray_line.get_or_insert(number);
+            }
             loader.warn(number, column(line, &reason), reason);
         }
     }
@@ -145,6 +151,7 @@ struct Loader {
     special_sections: BTreeSet<String>,
     places: Places,
     warnings: Vec<Warning>,
+    stray_line: Option<usize>,
 }
 
 impl Loader {
@@ -160,6 +167,7 @@ impl Loader {
             special_sections: BTreeSet::new(),
             places: Places::default(),
             warnings: Vec::new(),
+            stray_line: None,
         }
     }
 
@@ -249,7 +257,7 @@ impl Loader {
         self.vm.snapshots = self.snapshots.into_iter().collect();
         self.vm.special_sections = self.special_sections.into_iter().collect();
         let warnings = merged(self.warnings, self.places.doubts(&self.vm));
-        Parsed { vm: self.vm, warnings, ready: self.main_keys }
+        Parsed { vm: self.vm, warnings, stray_line: self.stray_line, ready: self.main_keys }
     }
 }
 

@@ -3,7 +3,8 @@
 //! In come the decoded Notes; out goes each block we know, whole, or the reason why it cannot be used. Refused is the
 //! half of anything: a block that is not closed, stands twice, does not decode or has an attribute nobody knows is an
 //! error and not a guess, because a typo in `secrets=` must not serve placeholders. Text outside blocks is the
-//! operator's own; lines of it that look like openings are remarked on. Nothing here prints what a block holds.
+//! operator's own; lines of it that look like a block's opening or end are remarked on. Nothing here prints what a block
+//! holds.
 
 mod attribute;
 mod block;
@@ -153,7 +154,10 @@ impl Notes {
                 }
                 Part::Misspelt(line, Slipped { meant: Meant::MetaData, column, .. }) => {
                     let what = Oddity::NoSuchBlock;
-                    remarks.push(Remark { line, column, block: META_DATA, what, outcome: None });
+                    remarks.push(Remark { line, column, block: Some(META_DATA), what, outcome: None });
+                }
+                Part::Stray { line, column } => {
+                    remarks.push(Remark { line, column, block: None, what: Oddity::Stray, outcome: None });
                 }
             }
         }
@@ -224,9 +228,9 @@ fn remark(name: Name, line: usize, column: usize, what: Oddity) -> Remark {
     let outcome = match what {
         Oddity::Broken(_) => name.broken(),
         Oddity::Secrets => Some(Outcome::SecretsDisabled),
-        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::More(_) => None,
+        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::Stray | Oddity::More(_) => None,
     };
-    Remark { line, column, block: name.word(), what, outcome }
+    Remark { line, column, block: Some(name.word()), what, outcome }
 }
 
 /// The blocks of one name.

@@ -135,7 +135,7 @@ pub struct Inventory {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) vms: HashMap<VmId, Entry>,
-    /// What should have been read and could not be, whether something is known of it from before or not.
+    /// What should have been read and could not be, or is not whole.
     pub(super) unread: Unread,
     pub(super) pools: Arc<Pools>,
     pub(super) datacenter: Arc<Datacenter>,
@@ -260,7 +260,7 @@ impl Inventory {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The files that cannot be read while the tree as a whole can. What each said last stays, if it ever was read.
+    /// The files that cannot be read, or are not whole, while the tree as a whole can be read.
     #[must_use]
     pub fn unread(&self) -> Unread {
         self.snapshot.load().unread.clone()

@@ -14,7 +14,11 @@ const RELOADS: &str = "pve_imds_inventory_reloads_total";
 pub fn describe() {
     describe_gauge!(VMS, "VMs of the cluster whose configuration is known.");
     describe_gauge!(STALE, "1 while the configurations cannot be read and the last good ones are served.");
-    describe_gauge!(UNREADABLE, "Files of VMs and of the cluster that cannot be used now, while the others can.");
+    describe_gauge!(
+        UNREADABLE,
+        "Files of VMs and of the cluster that cannot be used now, while the others can, or that are used though they \
+         are empty or damaged and stay so."
+    );
     describe_counter!(
         RELOADS,
         "Looks at the configurations by result: `changed` there was something new, `incomplete` some file could not \

@@ -1,27 +1,27 @@
 //! One look at the tree: what is new, what stays, what is forgotten.
 //!
 //! In comes the tree as it is now and what was known before; out comes a [`Look`]: the next snapshot if anything changed,
-//! and what happened, for `watch` to log and count. The rules are two tables, [`judge`] for files and the loss of VMs in
-//! [`Loader::forget`]. Refused: to replace a good state by a failure.
+//! and what happened, for `watch` to log and count. The rules are two tables, that of [`Doubt`] for files and the loss of
+//! VMs in [`Loader::forget`]. Refused: to replace a good state by a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pve_imds_model::datacenter::Datacenter;
 use pve_imds_model::pools::Pools;
 use pve_imds_model::vm::VmId;
-use pve_imds_model::{chain, conf, words};
+use pve_imds_model::words;
 use tokio::time::Instant;
 
-use super::files::{self, Counts, Listed, Listing, ReadError, Tree};
+use super::fetch::{Before, Fresh};
+use super::files::{Counts, Listed, Listing, ReadError, Tree};
 use super::follow::{DATACENTER, Follow, Followed, USERS};
-use super::inventory::{Digest, Entry, Record, Snapshot};
+use super::inventory::{Entry, Record, Snapshot};
+use super::outline::Outline;
 use super::progress::Progress;
-use super::unread::File;
-use super::verdict::{Found, Sign, Verdict, judge};
+use super::unread::{File, Stance};
+use super::verdict::{Doubt, Found, Verdict};
 
 /// What one look found.
 #[derive(Debug, Default)]
@@ -89,6 +89,8 @@ pub(super) enum Event {
     Unusable { vmid: VmId, reason: Arc<str> },
     /// It can again, and says what it said.
     Usable { vmid: VmId },
+    /// It looks like half of something, and counts as it stands because it has stayed so. Told once per reason.
+    Believed { vmid: VmId, reason: Arc<str> },
     /// There is no such VM any more.
     Forgotten { vmid: VmId },
     /// The pools are others, or others are in them; how many VMs have changed theirs.
@@ -122,8 +124,9 @@ pub(super) struct Loader {
 struct Memory {
     /// As it was listed when its file was last read well.
     seen: Option<Listed>,
-    /// Since when the file has been blank or half.
-    partial_since: Option<Instant>,
+    /// The options of the edition that is served.
+    outline: Outline,
+    doubt: Doubt,
     /// The walk before this one did not come by it.
     missed: bool,
 }
@@ -181,6 +184,7 @@ impl Loader {
         for (vmid, listed) in due.map(|(vmid, listed)| (*vmid, listed.clone())).collect::<Vec<_>>() {
             changed |= self.reload(vmid, &listed, now, &mut look);
         }
+        changed |= self.doubt(now, &mut look);
         self.last = number;
         look.snapshot = changed.then(|| self.known.clone());
         look
@@ -214,7 +218,7 @@ impl Loader {
         for (name, complaint) in [(USERS, self.users.complaint()), (DATACENTER, self.datacenter.complaint())] {
             let file = File::Cluster(name);
             changed |= match complaint {
-                Some(why) => self.known.unread.miss(file, &why, now),
+                Some(why) => self.known.unread.miss(file, Stance::Kept, &why, now),
                 None => self.known.unread.heal(file),
             };
         }
@@ -245,33 +249,49 @@ impl Loader {
         changed
     }
 
-    /// Reads one file and does what [`judge`] says; whether anything changed.
+    /// Tells of the files that are believed though they are not whole; whether anything of that is new. Time alone makes it
+    /// so, and a file that stays as it is is not read again.
+    fn doubt(&mut self, now: Instant, look: &mut Look) -> bool {
+        let mut changed = false;
+        let believed = self.memory.iter().filter(|(_, memory)| memory.seen.is_some());
+        for (vmid, (since, sign)) in believed.filter_map(|(vmid, memory)| Some((*vmid, memory.doubt.lasting(now)?))) {
+            let reason = sign.to_string().into();
+            if self.known.unread.miss(File::Config(vmid), Stance::Believed, &reason, since) {
+                look.events.push(Event::Believed { vmid, reason });
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Reads one file and does what the table says; whether anything changed.
     fn reload(&mut self, vmid: VmId, listed: &Listed, now: Instant, look: &mut Look) -> bool {
         self.progress.reads_config(vmid);
         let memory = self.memory.entry(vmid).or_default();
         let before = self.known.vms.get(&vmid).map(|entry| &entry.record);
-        let fresh = fetch(vmid, listed, before.map(|record| record.digest));
+        let fresh = Fresh::read(vmid, listed, before.map(|record| record.digest));
         let found = match &fresh {
             Ok(None) => Found::Same,
-            Ok(Some(fresh)) => fresh.found(before),
+            Ok(Some(fresh)) => {
+                let (outline, flaw) = (&memory.outline, memory.doubt.flaw());
+                fresh.found(before.map(|record| Before { record, outline, flaw }))
+            }
             Err(_) => Found::Unreadable,
         };
-        let partial = matches!(found, Found::Blank | Found::Half(_));
-        memory.partial_since = partial.then(|| memory.partial_since.unwrap_or(now));
-        let partial_for = memory.partial_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        let verdict = judge(found, before.is_some_and(|record| record.ready), partial_for);
+        let verdict = memory.doubt.judge(found, before.is_some_and(|record| record.ready), now);
 
         let file = File::Config(vmid);
         if verdict == Verdict::Keep {
             let reason: Arc<str> = match (fresh, found) {
                 (Err(error), _) => error.into(),
                 (Ok(_), Found::Half(sign)) => sign.to_string().into(),
-                (Ok(_), _) => "it is empty".into(),
+                // The table keeps nothing else.
+                (Ok(_), _) => Arc::default(),
             };
             memory.seen = None;
             look.unusable = true;
             look.unsettled = true;
-            let news = self.known.unread.miss(file, &reason, now);
+            let news = self.known.unread.miss(file, Stance::Kept, &reason, now);
             let kept = self.known.vms.get_mut(&vmid).is_some_and(|entry| entry.keep(self.last));
             if news {
                 look.events.push(Event::Unusable { vmid, reason });
@@ -279,9 +299,15 @@ impl Loader {
             return news || kept;
         }
         memory.seen = Some(listed.clone());
-        let healed = self.known.unread.heal(file);
+        if let Ok(Some(fresh)) = &fresh {
+            memory.doubt.believe(fresh.flaw(), now);
+        }
+        // If the same is wrong with it as before, the look's end says so, and nothing has been mended.
+        let healed = memory.doubt.lasting(now).is_none() && self.known.unread.heal(file);
         match (fresh, self.known.vms.get_mut(&vmid)) {
-            (Ok(Some(Fresh { record, .. })), _) => {
+            (Ok(Some(fresh)), _) => {
+                let Fresh { record, outline, .. } = fresh;
+                memory.outline = outline;
                 let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };
                 look.events.push(Event::Loaded(record.clone()));
                 self.known.vms.insert(vmid, Entry::new(record));
@@ -303,53 +329,6 @@ impl Loader {
             (_, None) => healed,
         }
     }
-}
-
-/// A configuration that was not known yet.
-struct Fresh {
-    record: Record,
-    blank: bool,
-    /// The last line has an end.
-    ended: bool,
-}
-
-impl Fresh {
-    /// What it is, where `before` was.
-    fn found(&self, before: Option<&Record>) -> Found {
-        let had_uuid = before.is_some_and(|record| record.vm.uuid.is_some());
-        if self.blank {
-            Found::Blank
-        } else if !self.ended {
-            Found::Half(Sign::OpenLine)
-        } else if self.record.ready && had_uuid && self.record.vm.uuid.is_none() {
-            Found::Half(Sign::NoUuid)
-        } else {
-            Found::Content
-        }
-    }
-}
-
-/// Reads and parses a configuration. `None`: it is the one we know.
-fn fetch(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Fresh>, String> {
-    let bytes = files::read(&listed.path(vmid)).map_err(|error| chain(&error))?;
-    let digest = Digest::of(&bytes);
-    if known == Some(digest) {
-        return Ok(None);
-    }
-    // Whoever may edit one VM's Notes chooses these bytes; no choice may stop the others from being read.
-    let parsed = panic::catch_unwind(|| conf::parse(vmid, &bytes));
-    let parsed = parsed.map_err(|_| String::from("the parser failed"))?;
-    let record = Record {
-        ready: parsed.is_ready(),
-        warnings: parsed.warnings.into(),
-        vm: Arc::new(parsed.vm),
-        owner: Arc::clone(&listed.place.owner),
-        path: listed.path(vmid).into(),
-        digest,
-        pool: None,
-        stale: false,
-    };
-    Ok(Some(Fresh { record, blank: bytes.trim_ascii().is_empty(), ended: bytes.ends_with(b"\n") }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! What should have been read and could not be: which file, since when and why.
+//! What should have been read and could not be, or was read and is not whole: which file, since when and why.
 //!
-//! In come the failures and the successes of the looks; out goes what is still missing, for health, metrics and the
+//! In come the failures and the successes of the looks; out goes what is still wrong, for health, metrics and the
 //! answers. Pure.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,15 @@ pub struct Trouble {
     pub since: Instant,
     /// What cannot be read, and why.
     pub why: Arc<str>,
+}
+
+/// What counts while a file is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stance {
+    /// What it said last, if anything.
+    Kept,
+    /// What it says now, though it looks like half of something: it has stayed so.
+    Believed,
 }
 
 /// A file that an [`Inventory`](super::Inventory) is made from.
@@ -38,20 +47,21 @@ impl fmt::Display for File {
     }
 }
 
-/// The files that cannot be used, whether something is known of them from before or not.
+/// The files that cannot be used, whether something is known of them from before or not, and those that are used though
+/// they are not whole.
 #[derive(Clone, Debug, Default)]
-pub struct Unread(BTreeMap<File, Trouble>);
+pub struct Unread(BTreeMap<File, (Stance, Trouble)>);
 
 impl Unread {
-    /// Why this one cannot be used, if it cannot.
+    /// What is wrong with this one, if anything is.
     #[must_use]
     pub fn get(&self, file: File) -> Option<&Trouble> {
-        self.0.get(&file)
+        self.0.get(&file).map(|(_, trouble)| trouble)
     }
 
     /// All of them, those of the cluster first, then by VMID.
-    pub fn iter(&self) -> impl Iterator<Item = (File, &Trouble)> {
-        self.0.iter().map(|(file, trouble)| (*file, trouble))
+    pub fn iter(&self) -> impl Iterator<Item = (File, Stance, &Trouble)> {
+        self.0.iter().map(|(file, (stance, trouble))| (*file, *stance, trouble))
     }
 
     /// How many they are.
@@ -59,11 +69,12 @@ impl Unread {
         self.0.len()
     }
 
-    /// `file` cannot be used now. Whether that, or the reason, is new.
-    pub(super) fn miss(&mut self, file: File, why: &Arc<str>, now: Instant) -> bool {
-        let new = || Trouble { since: now, why: Arc::from("") };
-        let trouble = self.0.entry(file).or_insert_with(new);
-        let news = trouble.why != *why;
+    /// Something is wrong with `file`, since `since` if that was not told yet. Whether it is new, or the reason is.
+    pub(super) fn miss(&mut self, file: File, stance: Stance, why: &Arc<str>, since: Instant) -> bool {
+        let new = || (stance, Trouble { since, why: Arc::from("") });
+        let (stood, trouble) = self.0.entry(file).or_insert_with(new);
+        let news = (*stood, &trouble.why) != (stance, why);
+        *stood = stance;
         trouble.why = Arc::clone(why);
         news
     }
@@ -74,9 +85,9 @@ impl Unread {
     }
 }
 
-impl FromIterator<(File, Trouble)> for Unread {
-    fn from_iter<I: IntoIterator<Item = (File, Trouble)>>(files: I) -> Self {
-        Self(files.into_iter().collect())
+impl FromIterator<(File, Stance, Trouble)> for Unread {
+    fn from_iter<I: IntoIterator<Item = (File, Stance, Trouble)>>(files: I) -> Self {
+        Self(files.into_iter().map(|(file, stance, trouble)| (file, (stance, trouble))).collect())
     }
 }
 
@@ -93,15 +104,21 @@ mod tests {
         let (one, other) = (Arc::from("one"), Arc::from("other"));
         let mut unread = Unread::default();
         assert!(!unread.heal(file));
-        for (why, now, news) in [(&one, begun, true), (&one, later, false), (&other, later, true), (&one, later, true)]
-        {
-            assert_eq!(unread.miss(file, why, now), news, "{why}");
+        for (stance, why, now, news) in [
+            (Stance::Kept, &one, begun, true),
+            (Stance::Kept, &one, later, false),
+            (Stance::Kept, &other, later, true),
+            (Stance::Kept, &one, later, true),
+            (Stance::Believed, &one, later, true),
+            (Stance::Believed, &one, later, false),
+        ] {
+            assert_eq!(unread.miss(file, stance, why, now), news, "{stance:?} {why}");
             assert_eq!(unread.get(file), Some(&Trouble { since: begun, why: Arc::clone(why) }));
         }
         assert!(unread.heal(file));
-        assert!(unread.miss(file, &one, later));
+        assert!(unread.miss(file, Stance::Kept, &one, later));
         assert_eq!(unread.get(file).map(|trouble| trouble.since), Some(later));
-        assert!(unread.miss(File::Cluster("user.cfg"), &one, later));
-        assert_eq!(unread.iter().map(|(file, _)| file.to_string()).collect::<Vec<_>>(), ["user.cfg", "106.conf"]);
+        assert!(unread.miss(File::Cluster("user.cfg"), Stance::Kept, &one, later));
+        assert_eq!(unread.iter().map(|(file, ..)| file.to_string()).collect::<Vec<_>>(), ["user.cfg", "106.conf"]);
     }
 }

@@ -230,6 +230,9 @@ impl Worker {
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
                 Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
                 Event::Usable { vmid } => info!(%vmid, "configuration can be read again"),
+                Event::Believed { vmid, reason } => {
+                    warn!(%vmid, %reason, "configuration is not whole and counts as it stands");
+                }
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
                 Event::Pooled { pools, moved } => {
                     info!(pools = pools.all().count(), vms = pools.members().count(), moved, "pools changed");
@@ -275,7 +278,7 @@ impl Worker {
                 Oddity::Broken(_) | Oddity::Secrets => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "block of the Notes not used")
                 }
-                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::More(_) => {
+                Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::Stray | Oddity::More(_) => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "line of the Notes not used")
                 }
             }

@@ -104,6 +104,24 @@ fn warnings_are_bounded() {
 }
 
 #[test]
+fn what_no_version_of_proxmox_writes_is_told_by_its_line() {
+    let many = format!("{}nonsense\n", "name: bad_name\n".repeat(MAX_WARNINGS + 1));
+    for (text, expected) in [
+        ("", None),
+        ("name: web\n\n#nonsense\n", None),
+        ("name: web\nnonsense\n\n\u{0}\u{1}\n", Some(2)),
+        ("name: web\n[PENDING]\n name: web\n", Some(3)),
+        ("name:\n", Some(1)),
+        (&many, Some(MAX_WARNINGS + 2)),
+        // Another version may know these.
+        ("name: bad_name\nfuture: 1\n[future:x]\nnonsense\n[snap]\nnonsense\ndelete: x\n", None),
+        ("delete: x\n", None),
+    ] {
+        assert_eq!(load(text).stray_line, expected, "{text:?}");
+    }
+}
+
+#[test]
 fn a_configuration_is_ready_when_it_says_anything_about_a_vm() {
     for (text, ready) in [
         ("", false),

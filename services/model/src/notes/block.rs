@@ -1,10 +1,13 @@
 //! Where blocks begin and end.
 //!
 //! In come the Notes with LF line ends; out goes every block of a known name in order, with its text if it is closed, and
-//! each line outside of them that was probably meant to open one. What stands in a block is text and nothing else.
+//! each line outside of them that was probably meant to open or to end one. What stands in a block is text and nothing
+//! else.
 //! An opening stands at the start of a line: `<!--#name`, then a blank or the line's end, then attributes. The next
 //! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
 //! block ends at the first line that is only `-->`, or else at the last `-->`.
+
+use std::mem;
 
 use super::slip::{self, Meant, Slipped};
 use crate::fault::Outcome;
@@ -64,10 +67,36 @@ pub(super) enum Part<'t> {
     Block(Block<'t>),
     /// A line, from 1, that was probably meant to open a block. What stands below it is no block's.
     Misspelt(usize, Slipped),
+    /// A line that holds nothing but the mark of an end, and ends nothing. Line and character, from 1.
+    Stray {
+        line: usize,
+        column: usize,
+    },
 }
+
+/// The mark that ends a block, and every other comment.
+const END: &str = "-->";
 
 /// All blocks in order, and the lines between them that look like one.
 pub(super) fn parts(notes: &str) -> impl Iterator<Item = Part<'_>> {
+    pieces(notes)
+        .scan(Comment::default(), |comment, piece| {
+            Some(match piece {
+                Piece::Block(block) => Some(Part::Block(block)),
+                Piece::Outside(line, text) => comment.part(line, text),
+            })
+        })
+        .flatten()
+}
+
+/// What the Notes consist of.
+enum Piece<'t> {
+    Block(Block<'t>),
+    /// A line, from 1, that is no block's.
+    Outside(usize, &'t str),
+}
+
+fn pieces(notes: &str) -> impl Iterator<Item = Piece<'_>> {
     stretches(notes).flat_map(|(number, stretch)| {
         let head = stretch.split_inclusive('\n').next().unwrap_or_default();
         let opened = opening(head);
@@ -76,7 +105,8 @@ pub(super) fn parts(notes: &str) -> impl Iterator<Item = Part<'_>> {
             opened.and_then(|_| closed(inside)).map_or((None, inside), |(text, rest)| (Some(text), rest));
         let block = opened.map(|(name, attributes)| Block { name, line: number, attributes: Ok(attributes), text });
         let first = number + breaks(&stretch[..stretch.len() - outside.len()]);
-        block.map(Part::Block).into_iter().chain(slips(first, outside))
+        let outside = (first..).zip(outside.split_inclusive('\n')).map(|(line, text)| Piece::Outside(line, text));
+        block.map(Piece::Block).into_iter().chain(outside)
     })
 }
 
@@ -94,17 +124,43 @@ fn stretches(notes: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The lines of `outside`, the first of which is `first`, that were meant to open a block.
-fn slips(first: usize, outside: &str) -> impl Iterator<Item = Part<'_>> {
-    (first..).zip(outside.split_inclusive('\n')).filter_map(|(line, text)| {
-        let slipped = slip::of(text)?;
+/// Whether one of the operator's own comments is open. A block within it changes nothing about that: whoever puts one
+/// there ends both.
+#[derive(Default)]
+struct Comment {
+    open: bool,
+}
+
+impl Comment {
+    /// What a line outside of blocks is to us.
+    fn part<'t>(&mut self, line: usize, text: &'t str) -> Option<Part<'t>> {
+        if is_end(text) {
+            let column = text.len() - text.trim_start().len() + 1;
+            return (!mem::take(&mut self.open)).then_some(Part::Stray { line, column });
+        }
+        let slipped = slip::of(text);
+        self.open = is_open_after(text, self.open || slipped.is_some());
+        let slipped = slipped?;
         Some(match slipped {
             Slipped { meant: Meant::Block(name), plain: true, .. } => {
                 Part::Block(Block { name, line, attributes: Err(slipped), text: None })
             }
             _ => Part::Misspelt(line, slipped),
         })
-    })
+    }
+}
+
+fn is_open_after(line: &str, mut open: bool) -> bool {
+    let mut rest = line;
+    while let Some((_, behind)) = rest.split_once(if open { END } else { "<!--" }) {
+        (rest, open) = (behind, !open);
+    }
+    open
+}
+
+/// Whether the line holds the mark of an end and nothing else.
+fn is_end(line: &str) -> bool {
+    line.trim_matches([' ', '\t', '\r', '\n']) == END
 }
 
 fn breaks(text: &str) -> usize {
@@ -123,12 +179,12 @@ fn closed(stretch: &str) -> Option<(&str, &str)> {
     let mut start = 0;
     for line in stretch.split_inclusive('\n') {
         let end = start + line.len();
-        if line.trim_matches([' ', '\t', '\r', '\n']) == "-->" {
+        if is_end(line) {
             return Some((without_break(&stretch[..start]), &stretch[end..]));
         }
         start = end;
     }
-    let (text, rest) = stretch.split_at(stretch.rfind("-->")?);
+    let (text, rest) = stretch.split_at(stretch.rfind(END)?);
     Some((without_break(text), rest.split_once('\n').map_or("", |(_, below)| below)))
 }
 

@@ -14,14 +14,14 @@ pub const MAX_REMARKS: usize = crate::conf::MAX_WARNINGS;
 
 /// Something in the Notes that does not do what it seems to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {block}: {what}")]
+#[error("line {line}, column {column}: {}{what}", block.map(|name| format!("{name}: ")).unwrap_or_default())]
 pub struct Remark {
     /// Line of the Notes, from 1.
     pub line: usize,
     /// Character of the line, from 1.
     pub column: usize,
-    /// The block's name.
-    pub block: &'static str,
+    /// The block's name, if it is about one.
+    pub block: Option<&'static str>,
     /// Why.
     pub what: Oddity,
     /// What a guest that needs the block is told; none where it is served without.
@@ -56,6 +56,9 @@ pub enum Oddity {
         readable().join(", ")
     )]
     NoSuchBlock,
+    /// A line that looks like the end of something and is none.
+    #[error("this ends nothing: no block is open here, and no comment; an opening is lost, or a block ends twice")]
+    Stray,
     /// Here [`MAX_REMARKS`] are told, and this many are not.
     #[error("so much of lines that do nothing; from this one on there are {0} more")]
     More(usize),

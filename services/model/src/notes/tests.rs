@@ -193,13 +193,12 @@ fn a_flaw_is_on_its_line_of_the_notes_whatever_ends_lines_in_yaml() {
 #[test]
 fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
     let notes = Notes::parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
-    let remarks =
-        [1, 7].map(|line| Remark { line, column: 1, block: "pxe", what: Oddity::Unheeded, outcome: None }).to_vec();
+    let remarks = [1, 7].map(|line| remark(Name::Pxe, line, 1, Oddity::Unheeded)).to_vec();
     assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), remarks, ..Notes::default() });
 }
 
 fn remarks(notes: &str) -> Vec<(usize, usize, &'static str, Oddity)> {
-    Notes::parse(notes).remarks.iter().map(|it| (it.line, it.column, it.block, it.what)).collect()
+    Notes::parse(notes).remarks.iter().map(|it| (it.line, it.column, it.block.unwrap_or("-"), it.what)).collect()
 }
 
 #[test]
@@ -253,6 +252,44 @@ fn what_there_is_instead_is_said() {
     );
 }
 
+#[test]
+fn an_end_that_ends_nothing_is_remarked() {
+    let strays = |notes: &str| {
+        let strays = remarks(notes).into_iter().filter(|(.., what)| *what == Oddity::Stray);
+        strays.map(|(line, column, block, _)| (line, column, block)).collect::<Vec<_>>()
+    };
+    for (notes, expected) in [
+        ("-->", vec![(1, 1, "-")]),
+        ("text\n \t--> \r\n", vec![(2, 3, "-")]),
+        // Twice, and with text between.
+        ("<!--#user-data\nx\n-->\n-->", vec![(4, 1, "-")]),
+        ("<!--#user-data\nx\n-->\ny\n-->\n-->\n", vec![(5, 1, "-"), (6, 1, "-")]),
+        ("<!--#user-data\nx\n-->\n-->\n<!--#imds\n-->\n-->", vec![(4, 1, "-"), (7, 1, "-")]),
+        // The opening is gone.
+        ("#cloud-config\n-->\n<!--#imds\n-->", vec![(2, 1, "-")]),
+        ("packages: [nginx]\n-->\n", vec![(2, 1, "-")]),
+        // It ends what somebody opened above.
+        ("<!-- a\nb\n-->", vec![]),
+        ("<!--#other\nx\n-->", vec![]),
+        ("<!-- a --> <!-- b\n-->", vec![]),
+        ("<!-- a\nb --> <!--\n-->\n-->", vec![(4, 1, "-")]),
+        ("<!-- a -->\n-->", vec![(2, 1, "-")]),
+        ("<!-- a\n<!--#user-data\nx\n-->\n-->", vec![]),
+        // What was meant to open it is remarked on.
+        ("<!--#userdata\nx\n-->", vec![]),
+        ("<!-#imds\nenabled: false\n-->\n-->", vec![(4, 1, "-")]),
+        ("<!--#imds,\nenabled: false\n-->", vec![]),
+        ("<!--#user-data-->\n-->", vec![(2, 1, "-")]),
+        // An arrow in a sentence is the operator's own, and so is everything in a block.
+        ("a --> b\n--> c\n<!--#user-data\na --> b\n-->\n", vec![]),
+        ("<!--#user-data\n<!--\n-->\n", vec![]),
+    ] {
+        assert_eq!(strays(notes), expected, "{notes:?}");
+    }
+    let told = Notes::parse("a\n -->").remarks[0].to_string();
+    assert!(told.starts_with("line 2, column 2: this ends nothing: "), "{told}");
+}
+
 /// The guest hears the word that stands beside the line in the log.
 #[test]
 fn a_remark_says_what_the_guest_is_told() {
@@ -294,12 +331,19 @@ fn a_block_that_was_plainly_meant_is_broken_and_not_absent() {
 
 #[test]
 fn remarks_are_as_many_as_can_be_read() {
-    let last = |line, column, block, more| Remark { line, column, block, what: Oddity::More(more), outcome: None };
+    let last = |line, column, block, more| Remark {
+        line,
+        column,
+        block: Some(block),
+        what: Oddity::More(more),
+        outcome: None,
+    };
     for (notes, expected) in [
         ("<!--#pxe\n".repeat(MAX_REMARKS), None),
         ("<!--#pxe\n".repeat(MAX_REMARKS + 1), Some(last(51, 1, "pxe", 1))),
         ("<!--#pxe\n".repeat(1000), Some(last(51, 1, "pxe", 950))),
         ("\n<!--#usr-data\n".repeat(95_000), Some(last(102, 6, "user-data", 94_950))),
+        ("-->\n".repeat(51), Some(Remark { block: None, ..last(51, 1, "", 1) })),
     ] {
         let told = Notes::parse(&notes).remarks;
         assert_eq!(told.len(), MAX_REMARKS + usize::from(expected.is_some()));
@@ -341,6 +385,8 @@ fn a_megabyte_of_openings_takes_no_time() {
         "<!--#user-data\n",
         "<!--#pxe\n-->\n",
         "-->",
+        "-->\n",
+        "<!---->",
         "<!--#user-data\r\n--> x\r\n",
         "<!--#usr-data\n",
         "<!--#user-data,\n",

@@ -1,6 +1,7 @@
 use pve_imds_model::conf;
 use pve_imds_model::tap::TapName;
 
+use super::super::unread::Stance;
 use super::*;
 
 fn entry(vmid: u32, config: &str) -> (VmId, Entry) {
@@ -23,7 +24,7 @@ fn inventory() -> Inventory {
     let inventory = Inventory::empty();
     inventory.set_stale(None);
     let trouble = Trouble { since: Instant::now(), why: "it is odd".into() };
-    let unread = Unread::from_iter([(File::Config(VmId::new(111).unwrap()), trouble)]);
+    let unread = Unread::from_iter([(File::Config(VmId::new(111).unwrap()), Stance::Kept, trouble)]);
     let vms = [
         entry(106, "#canary\nname: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\nnet31: e1000\n"),
         entry(107, "name: no-nic\n"),

@@ -1,4 +1,5 @@
 use std::fs;
+use std::time::Duration;
 
 use super::super::unread::Trouble;
 use super::super::verdict::WRITING;
@@ -41,6 +42,7 @@ impl Bench {
             Event::Moved { vmid, owner } => format!("moved {vmid} {owner}"),
             Event::Unusable { vmid, .. } => format!("unusable {vmid}"),
             Event::Usable { vmid } => format!("usable {vmid}"),
+            Event::Believed { vmid, .. } => format!("believed {vmid}"),
             Event::Forgotten { vmid } => format!("forgotten {vmid}"),
             Event::Pooled { pools, moved } => format!("pooled {} moved {moved}", pools.members().count()),
             Event::Settings(datacenter) => format!("settings {:?}", datacenter.registered_tags),
@@ -52,7 +54,9 @@ impl Bench {
     /// What cannot be read, and for how many seconds.
     fn unread(&self) -> Vec<String> {
         let seconds = |trouble: &Trouble| self.now.duration_since(trouble.since).as_secs();
-        self.loader.known.unread.iter().map(|(file, trouble)| format!("{file} {}", seconds(trouble))).collect()
+        let believed = |stance| if stance == Stance::Believed { " believed" } else { "" };
+        let told = |(file, stance, trouble)| format!("{file} {}{}", seconds(trouble), believed(stance));
+        self.loader.known.unread.iter().map(told).collect()
     }
 
     /// What is served for 106.
@@ -137,12 +141,16 @@ fn a_file_that_is_empty_for_a_moment_wipes_nothing() {
     assert_eq!(bench.unread(), [""; 0]);
 }
 
-/// As an editor's pause leaves them, line by line and in the middle of one.
+/// As an editor's pause leaves them, line by line and in the middle of one, and as faults do.
 #[test]
 fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
     const UUID: &str = "smbios1: uuid=2c8c7c76-a26c-4eb7-b04c-bf52bc095b81\n";
     let whole = format!("{GOOD}{UUID}");
     let new = format!("name: new\n{UUID}");
+    let plain = format!("#Notes\n{GOOD}sockets: 2\nsshkeys: ssh-ed25519%20AAAA\ntags: a\n");
+    let cut = |lines: usize| plain.split_inclusive('\n').take(lines).collect::<String>();
+    let (keyless, portless, odd) = (cut(4), cut(2), format!("{GOOD} name: odd\n"));
+    let gone = format!("{GOOD}usb0: host=1-1\nvga: none\n");
     for (was, half, served) in [
         (whole.as_str(), "name: new\n", false),
         (&whole, "name: new\nsmbios1: uuid=2c8c\n", false),
@@ -153,7 +161,27 @@ fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
         (GOOD, "name: new\n", true),
         // Proxmox writes this when a VM is destroyed.
         (&whole, "lock: destroyed\n", true),
+        (GOOD, "lock: destroyed\n", true),
         (&whole, &new, true),
+        // Nobody can have meant such a line, unless it stood there before.
+        (GOOD, "name: new\n\u{0}\u{0}\u{0}\n", false),
+        (GOOD, "name: new\nnet0\n", false),
+        (GOOD, "name: new\n[PENDING]\nelf\u{7f}\n", false),
+        (GOOD, "name: new\n[snap]\nnonsense\n", true),
+        (&odd, "name: new\nnet0\n", true),
+        (&odd, "name: n", false),
+        // What this version drops another one may write.
+        (GOOD, "name: new\nfuture: 1\nnet0: future\n[future:x]\n", true),
+        // The first lines of a file, which has no UUID. One line less is an edit, and so is what changes nothing for us.
+        (&plain, &keyless, false),
+        (&plain, &portless, false),
+        (&plain, &cut(5), true),
+        (&plain, "name: good\n", true),
+        (&gone, GOOD, true),
+        // And not one option of it.
+        (&plain, &cut(1), false),
+        (GOOD, "[snap]\nname: new\n", false),
+        ("lock: create\n", "#only Notes\n", true),
     ] {
         let mut bench = Bench::counted();
         bench.pve.put(106, was).unwrap();
@@ -168,8 +196,8 @@ fn half_a_file_wipes_nothing_and_counts_when_it_stays() {
         bench.now += WRITING - Duration::from_millis(1);
         assert_eq!(bench.look(), [""; 0], "{half}");
         bench.now += Duration::from_millis(1);
-        assert!(bench.look()[0].starts_with("loaded 106 n"), "{half}");
-        assert_eq!(bench.unread(), [""; 0], "{half}");
+        assert!(bench.look()[0].starts_with("loaded 106 "), "{half}");
+        assert!(!bench.serves().ends_with("stale"), "{half}");
     }
 }
 
@@ -181,8 +209,74 @@ fn a_file_that_stays_empty_is_a_vm_without_content() {
     bench.pve.put_in_place(106, "").unwrap();
     bench.look();
     bench.now += WRITING;
-    assert_eq!(bench.look(), ["loaded 106 -"]);
+    assert_eq!(bench.look(), ["loaded 106 -", "believed 106"]);
     assert_eq!(bench.serves(), "-");
+}
+
+/// What Proxmox never leaves so is told for as long as it is there; what somebody may have meant is not.
+#[test]
+fn half_a_file_that_is_believed_is_told_until_it_is_whole() {
+    const UUID: &str = "smbios1: uuid=2c8c7c76-a26c-4eb7-b04c-bf52bc095b81\n";
+    let whole = format!("{GOOD}{UUID}");
+    let told = |seconds: u64| vec![format!("106.conf {seconds} believed")];
+    for (half, lasts) in [
+        ("", true),
+        ("\u{0}\u{1}\nnonsense\n", true),
+        ("name: new\nnonsense\n", true),
+        ("name: new", true),
+        ("#only Notes\n", true),
+        ("name: new\n", false),
+    ] {
+        for before in [Some(&whole), None] {
+            let mut bench = Bench::counted();
+            if let Some(before) = before {
+                bench.pve.put(106, before).unwrap();
+                bench.look();
+            }
+            bench.pve.put_in_place(106, half).unwrap();
+            bench.look();
+            assert!(before.is_some() || bench.unread().is_empty(), "{half:?}: it may be a clone's");
+            bench.now += WRITING;
+            assert_eq!(bench.look().iter().any(|event| event == "believed 106"), lasts, "{half:?} {before:?}");
+            if !lasts {
+                assert_eq!(bench.unread(), [""; 0], "{half:?}");
+                continue;
+            }
+            assert_eq!(bench.unread(), told(5), "{half:?} {before:?}");
+            bench.now += WRITING;
+            assert_eq!(bench.look_at(&[106]), [""; 0], "{half:?}: told once");
+            assert_eq!(bench.unread(), told(10), "{half:?}");
+
+            // It is not for another reason that it was not whole.
+            let path = bench.pve.config(106);
+            fs::remove_file(&path).unwrap();
+            assert_eq!(bench.look_at(&[106]), ["unusable 106"], "{half:?}");
+            assert_eq!(bench.unread(), ["106.conf 10"], "{half:?}");
+            fs::write(&path, half).unwrap();
+            assert_eq!(bench.look_at(&[106]), ["believed 106"], "{half:?}");
+            assert_eq!(bench.unread(), told(10), "{half:?}");
+
+            bench.pve.put(106, &whole).unwrap();
+            assert_eq!(bench.look(), ["loaded 106 good"], "{half:?}");
+            assert_eq!(bench.unread(), [""; 0], "{half:?}");
+        }
+    }
+}
+
+#[test]
+fn who_lives_with_a_damaged_line_edits_the_others_at_once() {
+    let mut bench = Bench::counted();
+    bench.pve.put(106, "name: one\nnonsense\n").unwrap();
+    bench.look();
+    bench.now += WRITING;
+    assert_eq!(bench.look(), ["believed 106"]);
+    bench.now += WRITING;
+    bench.pve.put(106, "name: two\nnonsense\n").unwrap();
+    assert_eq!(bench.look(), ["loaded 106 two"]);
+    assert_eq!(bench.unread(), ["106.conf 10 believed"], "from when on it has been");
+    bench.pve.remove(106).unwrap();
+    bench.look();
+    assert_eq!(bench.unread(), [""; 0]);
 }
 
 #[test]
