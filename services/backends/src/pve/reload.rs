@@ -89,8 +89,6 @@ pub(super) enum Event {
     Unusable { vmid: VmId, reason: Arc<str> },
     /// It can again, and says what it said.
     Usable { vmid: VmId },
-    /// It looks like half of something, and counts as it stands because it has stayed so. Told once per reason.
-    Believed { vmid: VmId, reason: Arc<str> },
     /// There is no such VM any more.
     Forgotten { vmid: VmId },
     /// The pools are others, or others are in them; how many VMs have changed theirs.
@@ -99,6 +97,8 @@ pub(super) enum Event {
     Settings(Arc<Datacenter>),
     /// A file of the cluster cannot be used; what it said last stays. Told once per reason.
     Unread { file: &'static str, reason: Arc<str> },
+    /// A file looks like half of something, and counts as it stands because it has stayed so. Told once per reason.
+    Believed { file: File, reason: Arc<str> },
 }
 
 /// Looks at the tree, and remembers between looks.
@@ -140,7 +140,7 @@ impl Loader {
             start_time: None,
             known: Snapshot::default(),
             users: Follow::new(Pools::parse),
-            datacenter: Follow::new(Datacenter::parse),
+            datacenter: Follow::often_blank(Datacenter::parse),
             memory: BTreeMap::new(),
             last: 0,
             progress,
@@ -195,7 +195,7 @@ impl Loader {
         let edition = |count: fn(Counts) -> Option<u64>| counts.and_then(|all| Some((all.start_time, count(all)?)));
         let mut changed = false;
         self.progress.reads(USERS);
-        let users = self.users.look(&self.tree.file(USERS), edition(|counts| counts.users));
+        let users = self.users.look(&self.tree.file(USERS), edition(|counts| counts.users), now);
         if look.follows(USERS, users) {
             let pools = Arc::clone(self.users.said());
             let mut moved = 0;
@@ -209,18 +209,23 @@ impl Loader {
             changed = true;
         }
         self.progress.reads(DATACENTER);
-        let datacenter = self.datacenter.look(&self.tree.file(DATACENTER), edition(|counts| counts.datacenter));
+        let datacenter = self.datacenter.look(&self.tree.file(DATACENTER), edition(|counts| counts.datacenter), now);
         if look.follows(DATACENTER, datacenter) {
             self.known.datacenter = Arc::clone(self.datacenter.said());
             look.events.push(Event::Settings(Arc::clone(&self.known.datacenter)));
             changed = true;
         }
-        for (name, complaint) in [(USERS, self.users.complaint()), (DATACENTER, self.datacenter.complaint())] {
+        for (name, trouble) in [(USERS, self.users.trouble(now)), (DATACENTER, self.datacenter.trouble(now))] {
             let file = File::Cluster(name);
-            changed |= match complaint {
-                Some(why) => self.known.unread.miss(file, Stance::Kept, &why, now),
-                None => self.known.unread.heal(file),
+            let Some((stance, reason, since)) = trouble else {
+                changed |= self.known.unread.heal(file);
+                continue;
             };
+            let news = self.known.unread.miss(file, stance, &reason, since);
+            changed |= news;
+            if news && stance == Stance::Believed {
+                look.events.push(Event::Believed { file, reason });
+            }
         }
         changed
     }
@@ -256,8 +261,9 @@ impl Loader {
         let believed = self.memory.iter().filter(|(_, memory)| memory.seen.is_some());
         for (vmid, (since, sign)) in believed.filter_map(|(vmid, memory)| Some((*vmid, memory.doubt.lasting(now)?))) {
             let reason = sign.to_string().into();
-            if self.known.unread.miss(File::Config(vmid), Stance::Believed, &reason, since) {
-                look.events.push(Event::Believed { vmid, reason });
+            let file = File::Config(vmid);
+            if self.known.unread.miss(file, Stance::Believed, &reason, since) {
+                look.events.push(Event::Believed { file, reason });
                 changed = true;
             }
         }

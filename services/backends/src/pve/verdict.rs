@@ -24,10 +24,13 @@ pub(super) enum Found {
     Unreadable,
 }
 
-/// By what half a file is known. Proxmox leaves none of the first four. The others it leaves only when it is told to (`qm
+/// By what half a file is known. Proxmox leaves none of the first five. The others it leaves only when it is told to (`qm
 /// set --delete smbios1`), and then they count a little later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Sign {
+    /// There is no file where there was one. Of a file of the cluster: a VM's is then forgotten or on its way.
+    #[error("it is not there any more")]
+    Gone,
     /// White space, or nothing.
     #[error("it is empty")]
     Blank,
@@ -35,7 +38,7 @@ pub(super) enum Sign {
     #[error("its last line has no end, as while it is being written")]
     OpenLine,
     /// A line that nobody can have meant.
-    #[error("it is damaged: line {line} is no line of a configuration")]
+    #[error("it is damaged: line {line} is none that Proxmox writes")]
     Damaged {
         /// The first of them, from 1.
         line: usize,
@@ -46,7 +49,7 @@ pub(super) enum Sign {
     /// The VM had an UUID and has none: served so it would be another instance to its guest, which would be set up again.
     #[error("the UUID is not in it any more (smbios1), as while it is being written")]
     NoUuid,
-    /// Several of the last options are gone, and all before them are as they were.
+    /// Several of the last lines are gone, and all before them are as they were.
     #[error("its last lines are not in it any more, as while it is being written")]
     Cut,
 }
@@ -55,7 +58,7 @@ impl Sign {
     /// Whether it stays a fault for as long as the file stays so.
     fn stays(self) -> bool {
         match self {
-            Self::Blank | Self::OpenLine | Self::Damaged { .. } | Self::Bare => true,
+            Self::Gone | Self::Blank | Self::OpenLine | Self::Damaged { .. } | Self::Bare => true,
             Self::NoUuid | Self::Cut => false,
         }
     }

@@ -28,6 +28,7 @@ use super::metrics;
 use super::pace::{Act, Pace};
 use super::progress::Progress;
 use super::reload::{Event, Loader, Look};
+use super::unread::File;
 
 /// Keeps the inventory true for as long as it lives.
 #[derive(Debug)]
@@ -230,9 +231,6 @@ impl Worker {
                 Event::Moved { vmid, owner } => info!(%vmid, %owner, "configuration moved"),
                 Event::Unusable { vmid, reason } => warn!(%vmid, %reason, "configuration cannot be read"),
                 Event::Usable { vmid } => info!(%vmid, "configuration can be read again"),
-                Event::Believed { vmid, reason } => {
-                    warn!(%vmid, %reason, "configuration is not whole and counts as it stands");
-                }
                 Event::Forgotten { vmid } => info!(%vmid, "configuration gone"),
                 Event::Pooled { pools, moved } => {
                     info!(pools = pools.all().count(), vms = pools.members().count(), moved, "pools changed");
@@ -242,6 +240,12 @@ impl Worker {
                     info!(registered_tags = tags, "the cluster's settings changed");
                 }
                 Event::Unread { file, reason } => warn!(file, %reason, "what it said last stays in force"),
+                Event::Believed { file: File::Config(vmid), reason } => {
+                    warn!(%vmid, %reason, "configuration is not whole and counts as it stands");
+                }
+                Event::Believed { file: File::Cluster(file), reason } => {
+                    warn!(file, %reason, "it is not whole and counts as it stands");
+                }
             }
         }
         if let Some(error) = &look.failed {

@@ -42,7 +42,7 @@ impl Bench {
             Event::Moved { vmid, owner } => format!("moved {vmid} {owner}"),
             Event::Unusable { vmid, .. } => format!("unusable {vmid}"),
             Event::Usable { vmid } => format!("usable {vmid}"),
-            Event::Believed { vmid, .. } => format!("believed {vmid}"),
+            Event::Believed { file, .. } => format!("believed {file}"),
             Event::Forgotten { vmid } => format!("forgotten {vmid}"),
             Event::Pooled { pools, moved } => format!("pooled {} moved {moved}", pools.members().count()),
             Event::Settings(datacenter) => format!("settings {:?}", datacenter.registered_tags),
@@ -209,7 +209,7 @@ fn a_file_that_stays_empty_is_a_vm_without_content() {
     bench.pve.put_in_place(106, "").unwrap();
     bench.look();
     bench.now += WRITING;
-    assert_eq!(bench.look(), ["loaded 106 -", "believed 106"]);
+    assert_eq!(bench.look(), ["loaded 106 -", "believed 106.conf"]);
     assert_eq!(bench.serves(), "-");
 }
 
@@ -237,7 +237,7 @@ fn half_a_file_that_is_believed_is_told_until_it_is_whole() {
             bench.look();
             assert!(before.is_some() || bench.unread().is_empty(), "{half:?}: it may be a clone's");
             bench.now += WRITING;
-            assert_eq!(bench.look().iter().any(|event| event == "believed 106"), lasts, "{half:?} {before:?}");
+            assert_eq!(bench.look().iter().any(|event| event == "believed 106.conf"), lasts, "{half:?} {before:?}");
             if !lasts {
                 assert_eq!(bench.unread(), [""; 0], "{half:?}");
                 continue;
@@ -253,7 +253,7 @@ fn half_a_file_that_is_believed_is_told_until_it_is_whole() {
             assert_eq!(bench.look_at(&[106]), ["unusable 106"], "{half:?}");
             assert_eq!(bench.unread(), ["106.conf 10"], "{half:?}");
             fs::write(&path, half).unwrap();
-            assert_eq!(bench.look_at(&[106]), ["believed 106"], "{half:?}");
+            assert_eq!(bench.look_at(&[106]), ["believed 106.conf"], "{half:?}");
             assert_eq!(bench.unread(), told(10), "{half:?}");
 
             bench.pve.put(106, &whole).unwrap();
@@ -269,7 +269,7 @@ fn who_lives_with_a_damaged_line_edits_the_others_at_once() {
     bench.pve.put(106, "name: one\nnonsense\n").unwrap();
     bench.look();
     bench.now += WRITING;
-    assert_eq!(bench.look(), ["believed 106"]);
+    assert_eq!(bench.look(), ["believed 106.conf"]);
     bench.now += WRITING;
     bench.pve.put(106, "name: two\nnonsense\n").unwrap();
     assert_eq!(bench.look(), ["loaded 106 two"]);
@@ -423,9 +423,42 @@ fn a_vm_is_in_the_pool_that_the_users_file_says() {
     assert_eq!(bench.unread(), [""; 0]);
 
     bench.pve.remove_file("user.cfg").unwrap();
-    assert_eq!(bench.look(), [""; 0]);
-    assert_eq!(bench.look(), ["pooled 0 moved 1"]);
+    assert_eq!(bench.look(), ["unread user.cfg"]);
+    assert_eq!(pool(&bench, 106).as_deref(), Some("c"));
+    bench.now += WRITING;
+    assert_eq!(bench.look(), ["pooled 0 moved 1", "believed user.cfg"]);
     assert_eq!(pool(&bench, 106), None);
+    bench.now += WRITING;
+    assert_eq!(bench.look(), [""; 0]);
+    assert_eq!(bench.unread(), ["user.cfg 10 believed"]);
+    bench.pve.put_file("user.cfg", "pool:c::106:\n").unwrap();
+    assert_eq!(bench.look(), ["pooled 1 moved 1"]);
+    assert_eq!(bench.unread(), [""; 0]);
+}
+
+/// Nobody's pool changes because a file is cut.
+#[test]
+fn pools_stay_while_their_file_may_be_being_written() {
+    let whole = "user:root@pam:1:0::::::\n\n\npool:a::106:\npool:b::107:\n\n\nacl:1:/:root@pam:Administrator:\n";
+    for (half, moved, lasts) in [
+        ("", 1, true),
+        ("user:root@pam:1:0::::::\n\n\npool:a::10", 1, true),
+        ("user:root@pam:1:0::::::\n\n\n", 1, false),
+        ("user:root@pam:1:0::::::\n\n\npool:a::106:\n", 0, false),
+    ] {
+        let mut bench = Bench::counted();
+        bench.pve.put(106, GOOD).unwrap();
+        bench.pve.put_file("user.cfg", whole).unwrap();
+        bench.look();
+        bench.pve.put_file("user.cfg", half).unwrap();
+        assert_eq!(bench.look(), ["unread user.cfg"], "{half}");
+        assert_eq!(bench.unread(), ["user.cfg 0"], "{half}");
+        bench.now += WRITING;
+        let events = bench.look();
+        assert!(events[0].starts_with("pooled ") && events[0].ends_with(&format!(" moved {moved}")), "{events:?}");
+        let told: &[&str] = if lasts { &["user.cfg 5 believed"] } else { &[] };
+        assert_eq!(bench.unread(), told, "{half}");
+    }
 }
 
 #[test]
