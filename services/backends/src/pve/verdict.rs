@@ -101,7 +101,7 @@ impl Doubt {
 
     /// Another edition is believed. `flaw`: by what it is known to be half all the same.
     pub(super) fn believe(&mut self, flaw: Option<Sign>, now: Instant) {
-        let since = self.half_since.or(self.flaw.map(|(since, _)| since)).unwrap_or(now);
+        let since = self.half_since.or_else(|| self.flaw.map(|(since, _)| since)).unwrap_or(now);
         self.flaw = flaw.filter(|sign| sign.stays()).map(|sign| (since, sign));
     }
 
