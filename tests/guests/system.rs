@@ -5,45 +5,14 @@
 //! the SMBIOS serial number that README has set, over an address that it got by DHCP.
 
 use std::fs;
-use std::process::{Child, Stdio};
 
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::cloud_init::SERIAL;
 use crate::world::Node;
+use crate::world::dhcp::Dhcp;
+use crate::world::machine::SERIAL;
 use crate::world::machine::{boot_system, file, tap};
-
-/// A DHCP server on the node's bridge, as somebody has on every network.
-struct Dhcp(Child);
-
-impl Dhcp {
-    const FIRST: &str = "10.9.9.50";
-
-    fn start(node: &Node) -> Self {
-        node.namespace.ip("addr replace 10.9.9.1/24 dev vmbr0");
-        let (config, leases) = (Node::dir().join("udhcpd.conf"), Node::dir().join("leases"));
-        fs::write(&leases, "").unwrap();
-        let text = format!(
-            "interface vmbr0\nstart {first}\nend {first}\nlease_file {leases}\npidfile {pid}\n\
-             option subnet 255.255.255.0\noption router 10.9.9.1\n",
-            first = Self::FIRST,
-            leases = leases.display(),
-            pid = Node::dir().join("udhcpd.pid").display(),
-        );
-        fs::write(&config, text).unwrap();
-        let mut command = node.namespace.command("busybox");
-        command.args(["udhcpd", "-f"]).arg(config).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Dhcp {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// All that the machine says of itself comes in one piece, so that systemd's own lines stand before or behind it.
 const USER_DATA: &str = r#"#cloud-config
@@ -82,7 +51,7 @@ fn a_debian_with_systemd_is_set_up() {
     // One gateway is a neighbour, the other one is outside its address's prefix.
     let network = "ipconfig0: ip=10.9.9.77/24,gw=10.9.9.1,ip6=2001:db8:9::77/128,gw6=2001:db8:f::1\n";
     node.tree.put(101, &(sample_config(VmId::new(101).unwrap(), &notes) + network)).unwrap();
-    let _dhcp = Dhcp::start(&node);
+    let _dhcp = Dhcp::start(&node, 1);
     node.start();
     tap(&node, "tap101i0", 1);
     let console = boot_system(&node.namespace, "tap101i0", 101, &format!("serial={SERIAL}"));
@@ -140,7 +109,7 @@ fn a_debian_with_systemd_is_set_up_by_openstacks_and_by_ec2s_metadata() {
                        sshkeys: ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIA%20ops%0A\n";
         node.tree.put(vmid, &(config + options)).unwrap();
         // It has one address to give, and each of them is to have it.
-        let _dhcp = Dhcp::start(&node);
+        let _dhcp = Dhcp::start(&node, 1);
         let interface = format!("tap{vmid}i0");
         tap(&node, &interface, 1);
         let console = boot_system(&node.namespace, &interface, vmid, &format!("product={product},uuid={uuid}"));
