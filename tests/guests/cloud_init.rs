@@ -12,10 +12,8 @@ use std::time::Instant;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
+use crate::world::machine::SERIAL;
 use crate::world::{Guest, Node, PATIENCE, Plug, script, until, until_within};
-
-/// What README has put into a VM's SMBIOS serial number.
-pub const SERIAL: &str = "ds=nocloud-net;s=http://169.254.169.254/nocloud/";
 
 const ADDRESS: &str = "169.254.1.2/16";
 
@@ -73,7 +71,7 @@ impl Machine {
     fn boot(&self) -> Boot {
         let program = script("guest/cloud-init.sh");
         let mut command = self.guest.namespace.command(program.to_str().unwrap());
-        let output = command.arg(self.release.tree()).arg(&self.disk).arg(SERIAL).output().unwrap();
+        let output = command.arg(self.release.tree()).arg(&self.disk).arg(format!("serial={SERIAL}")).output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         assert_ne!(output.status.code(), Some(124), "the boot never ended:\n{said}");
         assert!(said.contains("== hostname "), "the boot broke off:\n{said}");
