@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clients live in real time")]
 
 mod cells;
+mod places;
 mod programs;
 mod table;
 #[path = "../world/mod.rs"]
@@ -56,23 +57,22 @@ fn tell(outcome: &Outcome) {
 
 /// The table: `-` where a client does not speak a dialect.
 fn print<'a>(clients: impl Iterator<Item = &'a Client>, outcomes: &[Outcome]) {
-    let line = |name: &str, version: &str, words: &[&str]| {
-        println!(
-            "{:<58}",
-            format!("{name:<26}{version:<26}") + &words.iter().map(|word| format!("{word:<11}")).collect::<String>()
-        );
-    };
-    println!();
-    line("client", "version", &Dialect::ALL.map(Dialect::word));
+    let head = ["client", "version"].map(str::to_owned);
+    let mut lines = vec![(head, Dialect::ALL.map(Dialect::word))];
     for client in clients {
         let words = Dialect::ALL.map(|dialect| {
-            let outcome = outcomes
-                .iter()
-                .find(|outcome| outcome.cell.client.program == client.program && outcome.cell.dialect == dialect);
+            let of_it = |outcome: &&Outcome| outcome.cell.client.program == client.program;
+            let outcome = outcomes.iter().filter(of_it).find(|outcome| outcome.cell.dialect == dialect);
             outcome.map_or("-", |outcome| if outcome.result.is_ok() { "pass" } else { "FAIL" })
         });
-        let version = catch_unwind(|| programs::version(client.program)).unwrap_or_else(|_| "not there".to_owned());
-        line(client.name, &version, &words);
+        let version = catch_unwind(|| places::version(client.program)).unwrap_or_else(|_| "not there".to_owned());
+        lines.push(([client.name.to_owned(), version], words));
+    }
+    let [name, version] =
+        [0, 1].map(|column| lines.iter().map(|(cells, _)| cells[column].len() + 2).max().unwrap_or(0));
+    println!();
+    for (cells, [first, second, third]) in &lines {
+        println!("{:<name$}{:<version$}{first:<11}{second:<11}{third}", cells[0], cells[1]);
     }
     println!();
 }

@@ -2,103 +2,16 @@
 //!
 //! In comes where it stands; out comes evidence from the client's own results: files that it wrote, what it printed. How it
 //! asks is its own affair. A client that ends with an error, or is not there, breaks its cell off in its own words.
-#![allow(dead_code, reason = "each tier uses its part")]
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
 use crate::cells::{Evidence, Stand};
+use crate::places::{Tree, own};
 use crate::table::{Dialect, Fact, Program};
 use crate::world::machine::{SERIAL, boot, file};
-use crate::world::{run, script};
-
-/// A system to chroot into.
-#[derive(Clone, Copy)]
-enum Tree {
-    Debian12,
-    Debian13,
-    Sid,
-    Tools,
-}
-
-impl Tree {
-    fn path(self) -> PathBuf {
-        match self {
-            Self::Debian12 => there("guest", "debian12"),
-            Self::Debian13 => there("guest", "debian13"),
-            Self::Sid => there("clients", "sid"),
-            Self::Tools => there("clients", "tools"),
-        }
-    }
-
-    /// The version of one of its packages, without what Debian counts.
-    fn version(self, package: &str) -> String {
-        let tree = self.path();
-        run(&format!("chroot {} dpkg-query -W -f '${{Version}}' {package}", tree.display()))
-    }
-}
-
-/// What was made below `target`, if it could be.
-fn there(below: &str, name: &str) -> PathBuf {
-    let path = script("../target").join(below).join(name);
-    let lacking = path.with_file_name(format!("{name}.lacking"));
-    assert!(!lacking.exists(), "{}", fs::read_to_string(lacking).unwrap());
-    assert!(path.exists(), "there is no {}; run: make clients", path.display());
-    path
-}
-
-/// What tests/clients/build.sh made of `part`.
-fn own(part: &str, file: &str) {
-    let lacking = script("../target/clients").join(format!("{part}.lacking"));
-    assert!(!lacking.exists(), "{}", fs::read_to_string(lacking).unwrap());
-    there("clients/own", file);
-}
-
-/// As the client itself says it, or the package it is from.
-pub fn version(program: Program) -> String {
-    match program {
-        Program::CloudInit12 => Tree::Debian12.version("cloud-init"),
-        Program::CloudInit13 => Tree::Debian13.version("cloud-init"),
-        Program::CloudInitSid => Tree::Sid.version("cloud-init"),
-        Program::Ignition => Tree::Debian12.version("ignition"),
-        Program::Afterburn => {
-            own("afterburn", "afterburn");
-            run(&format!(
-                "chroot {} true; {}/afterburn --version",
-                Tree::Tools.path().display(),
-                script("../target/clients/own").display()
-            ))
-            .trim()
-            .rsplit(' ')
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-        }
-        Program::CloudbaseInit => {
-            own("cloudbase-init", "cloudbase");
-            let names = fs::read_dir(script("../target/clients/own/cloudbase")).unwrap();
-            let name = names
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .find(|name| name.ends_with(".dist-info"))
-                .unwrap();
-            name.split('-').nth(1).unwrap().trim_end_matches(".dist").to_owned()
-        }
-        Program::Botocore => Tree::Tools.version("python3-botocore"),
-        Program::RustSdk => {
-            let lock = fs::read_to_string(script("clients/sdk/Cargo.lock")).unwrap();
-            let (_, rest) = lock.split_once("name = \"aws-config\"\nversion = \"").unwrap();
-            rest.split('"').next().unwrap().to_owned()
-        }
-        Program::Ec2Metadata => Tree::Debian12.version("cloud-guest-utils"),
-        Program::Ec2MetadataScript => Tree::Debian12.version("amazon-ec2-utils"),
-        Program::Facter => Tree::Tools.version("facter"),
-        Program::Ohai => Tree::Tools.version("ohai"),
-        Program::SystemdImds => Tree::Sid.version("systemd-imds"),
-        Program::Ipxe => run("dpkg-query -W -f '${Version}' ipxe"),
-    }
-}
+use crate::world::script;
 
 /// Has the client ask, in whatever way it does.
 pub fn ask(stand: &Stand<'_>) -> Vec<Evidence> {

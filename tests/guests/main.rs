@@ -12,6 +12,8 @@
 mod cells;
 mod cloud_init;
 mod network_data;
+#[path = "../clients/places.rs"]
+mod places;
 #[path = "../clients/programs.rs"]
 mod programs;
 mod system;
