@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench soak fuzz check
+.PHONY: help demo test clients bench soak fuzz check
 
 target := $(or $(CARGO_TARGET_DIR),target)
 tier := @tests/setup/tier.sh
@@ -21,6 +21,7 @@ fuzzer := target/tools/cargo-fuzz-$(fuzz_version)/bin/cargo-fuzz
 # `cargo test`; they are named here, and sudo runs them where we are not root.
 kernel_tests := --test verdicts --test links --test kernel
 guest_tests := --test guests
+client_tests := --test clients
 soak_tests := --test soak
 host := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
 as_root := $(if $(filter-out 0,$(shell id -u)),env CARGO_TARGET_$(host)_RUNNER='sudo $(if $(CI),-n )-E')
@@ -41,7 +42,7 @@ test: ## Install what the tests need and run every tier, from formatting to real
 	$(tier) --begin
 	$(tier) "format" cargo fmt --all --check
 	$(tier) "lints" cargo clippy $(locked) --workspace --all-targets -- -D warnings
-	$(tier) "lints of the kernel tier" cargo clippy $(locked) --workspace $(kernel_tests) $(guest_tests) $(soak_tests) -- -D warnings
+	$(tier) "lints of the kernel tier" cargo clippy $(locked) --workspace $(kernel_tests) $(guest_tests) $(client_tests) $(soak_tests) -- -D warnings
 	@$(MAKE) --silent $(deny)
 	$(tier) "dependencies" $(deny) check -D unnecessary-skip bans licenses sources
 	$(tier) "house" cargo test $(locked) --workspace --test house
@@ -51,6 +52,13 @@ test: ## Install what the tests need and run every tier, from formatting to real
 	@tests/guest/debian.sh
 	$(tier) "guests" $(as_root) cargo test $(locked) --workspace $(guest_tests) -- --test-threads=1
 	$(tier) --totals
+
+clients: ## Have every real client fetch one VM's metadata, and print client x dialect (minutes the first time; ONLY=name)
+	@tests/setup/machine.sh
+	@tests/setup/packages.sh build test clients
+	@tests/guest/debian.sh
+	@tests/clients/build.sh
+	@$(as_root) cargo test $(locked) --quiet $(client_tests) -- $(ONLY)
 
 bench: ## Measure what is promised, against nginx and kernel TCP, and print the table (QUICK=1: under three minutes)
 	@tests/setup/machine.sh
@@ -76,7 +84,7 @@ fuzz: ## Try what guests may send, SECONDS=60 for each target, with a nightly co
 check: ## Formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy --workspace $(kernel_tests) $(guest_tests) $(soak_tests) -- -D warnings
+	cargo clippy --workspace $(kernel_tests) $(guest_tests) $(client_tests) $(soak_tests) -- -D warnings
 
 $(deny):
 	$(tier) "cargo-deny, once" cargo install --quiet --locked cargo-deny --version $(deny_version) --root target/tools/cargo-deny-$(deny_version)

@@ -12,8 +12,8 @@ root=$(cd "$here/../.." && pwd)
 out=$root/target/guest
 PATH=$PATH:/usr/sbin:/sbin
 
-# Debian 12 with the network of its day: cloud-init 22.4, ifupdown.
-packages12=cloud-init,ifupdown,isc-dhcp-client,iproute2,passwd,mount,procps
+# Debian 12 with the network of its day: cloud-init 22.4, ifupdown; and small clients of other kinds.
+packages12=cloud-init,ifupdown,isc-dhcp-client,iproute2,passwd,mount,procps,cloud-guest-utils,amazon-ec2-utils,curl,ignition
 # Debian 13: cloud-init 25.1, networkd; systemd and a kernel to boot it by.
 packages13=cloud-init,dhcpcd-base,iproute2,passwd,mount,procps,systemd-sysv,udev,dbus,linux-image-cloud-amd64
 # For an emulated machine: its network card. All else the cloud kernel has built in.
@@ -22,7 +22,9 @@ modules=(virtio_net)
 die() { printf 'debian: %s\n' "$1" >&2; exit 1; }
 say() { printf 'debian: %s\n' "$1"; }
 
-stamp=$(cksum <"${BASH_SOURCE[0]}")
+. "$here/bootstrap.sh"
+
+stamp=$(cat "${BASH_SOURCE[0]}" "$here/bootstrap.sh" | cksum)
 [ "$(cat "$out/debian.stamp" 2>/dev/null)" != "$stamp" ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
@@ -33,16 +35,7 @@ for tool in apt-get mmdebstrap cpio depmod modprobe; do
     command -v "$tool" >/dev/null || die "$tool is missing; run: tests/setup/packages.sh test"
 done
 
-# Whatever mirror apt has been given serves Debian's other releases too.
-archive() {
-    apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Component: main' 'Origin: Debian' 'Label: Debian' | head -n 1
-}
-mirror=$(archive)
-if [ -z "$mirror" ]; then
-    "$root/tests/setup/packages.sh" --refresh
-    mirror=$(archive)
-fi
-[ -n "$mirror" ] || die "apt has no Debian archive in its sources"
+find_mirror
 
 # Made aside and renamed when whole.
 fresh=$out/debian.new
@@ -50,20 +43,10 @@ rm -rf "$fresh" "$out/debian.stamp"
 mkdir -p "$fresh"
 trap 'rm -rf "$fresh"' EXIT
 
-bootstrap() {
-    mmdebstrap --quiet --mode=root --variant=essential --components=main --include="$2" \
-        --aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' --dpkgopt=force-unsafe-io \
-        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/i18n/*' \
-        "$1" "$fresh/$3" "$mirror" >"$fresh/$3.log" 2>&1 || { cat "$fresh/$3.log" >&2; return 1; }
-    # There is no resolver where these boot, and old cloud-init waits half a minute for one.
-    sed -i 's/^hosts:.*/hosts: files/' "$fresh/$3/etc/nsswitch.conf"
-}
-
 say "installing Debian 12 and 13 below target/guest"
-bootstrap bookworm "$packages12" debian12 &
+bootstrap bookworm "$packages12" "$fresh/debian12" &
 twelve=$!
-bootstrap trixie "$packages13" debian13 || die "Debian 13 cannot be installed (above)"
+bootstrap trixie "$packages13" "$fresh/debian13" || die "Debian 13 cannot be installed (above)"
 wait "$twelve" || die "Debian 12 cannot be installed (above)"
 
 tree=$fresh/debian13

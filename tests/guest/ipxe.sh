@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Boots iPXE on a tap that exists and lets it fetch one address: ipxe.sh IFNAME MAC SERIAL-LOG [URL].
+# Boots iPXE on a tap that exists and lets it fetch one address: ipxe.sh IFNAME MAC SERIAL-LOG [URL [chain]].
 #
 # Another TCP stack than Linux, and the one that network boots rest on: full checksums, an MSS of its own, one
-# keep-alive connection. The console goes to SERIAL-LOG ("-": standard output): after a good fetch iPXE lists the image with
+# keep-alive connection. With "chain" what it fetched is a script, and run. The console goes to SERIAL-LOG ("-": standard output): after a good fetch iPXE lists the image with
 # its size ("meta-data : 61 bytes") and says "IMDS-IPXE done status=0". Ends with the machine, or after GUEST_TIMEOUT
 # seconds (60) with status 124. GUEST_IP is its address (169.254.1.2).
 set -euo pipefail
 
-if [ $# -lt 3 ] || [ $# -gt 4 ]; then
-    printf 'usage: %s IFNAME MAC SERIAL-LOG|- [URL]\n' "$0" >&2
+if [ $# -lt 3 ] || [ $# -gt 5 ]; then
+    printf 'usage: %s IFNAME MAC SERIAL-LOG|- [URL [chain]]\n' "$0" >&2
     exit 64
 fi
 ifname=$1 mac=$2 log=$3 url=${4:-http://169.254.169.254/nocloud/meta-data}
+case ${5:-} in chain) fetch=chain ;; *) fetch=imgfetch ;; esac
 image=/usr/lib/ipxe/ipxe.lkrn
 [ -s "$image" ] || { printf 'no %s; run: tests/setup/packages.sh test\n' "$image" >&2; exit 1; }
 
@@ -21,7 +22,7 @@ cat >"$script" <<IPXE
 set net0/ip ${GUEST_IP:-169.254.1.2}
 set net0/netmask 255.255.0.0
 ifopen net0
-imgfetch $url || goto failed
+$fetch $url || goto failed
 imgstat
 echo IMDS-IPXE done status=0
 goto off

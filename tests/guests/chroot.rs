@@ -10,10 +10,8 @@ use std::path::PathBuf;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
+use crate::world::machine::SERIAL;
 use crate::world::{Guest, Node, Plug, script};
-
-/// What README has put into a VM's SMBIOS serial number.
-pub const SERIAL: &str = "ds=nocloud-net;s=http://169.254.169.254/nocloud/";
 
 const ADDRESS: &str = "169.254.1.2/16";
 
@@ -66,13 +64,14 @@ impl Dialect {
         config.replace("uuid=00000000", &format!("uuid={}", &self.uuid(vmid)[..8]))
     }
 
-    /// SMBIOS: product and serial number.
-    fn fields(self, uuid: &str) -> [String; 2] {
+    /// What SMBIOS says of such a VM.
+    fn smbios(self, vmid: u32) -> String {
+        let uuid = self.uuid(vmid);
         match self {
-            Self::NoCloud => ["Standard PC".to_owned(), SERIAL.to_owned()],
-            Self::OpenStack => ["OpenStack Nova".to_owned(), String::new()],
-            // 22.4 wants the UUID twice.
-            Self::Ec2 => ["Standard PC".to_owned(), uuid.to_owned()],
+            Self::NoCloud => format!("serial={SERIAL},uuid={uuid}"),
+            Self::OpenStack => format!("product=OpenStack Nova,uuid={uuid}"),
+            // 22.4 wants it twice.
+            Self::Ec2 => format!("serial={uuid},uuid={uuid}"),
         }
     }
 
@@ -121,8 +120,7 @@ impl Machine {
     pub fn boot(&self) -> Boot {
         let program = script("guest/cloud-init.sh");
         let mut command = self.guest.namespace.command(program.to_str().unwrap());
-        let uuid = self.dialect.uuid(self.guest.vmid);
-        command.arg(self.release.tree()).arg(&self.disk).args(self.dialect.fields(&uuid)).arg(&uuid);
+        command.arg(self.release.tree()).arg(&self.disk).arg(self.dialect.smbios(self.guest.vmid));
         let output = command.output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         assert_ne!(output.status.code(), Some(124), "the boot never ended:\n{said}");

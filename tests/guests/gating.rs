@@ -8,7 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::chroot::{Boot, Dialect, Machine, Release};
-use crate::dhcp::Dhcp;
+use crate::world::dhcp::Dhcp;
 use crate::world::{Node, PATIENCE, until_within, user_data};
 
 const SECRET: &str = "<!--#user-data secrets=worker\n#cloud-config\nhostname: {{ secret \"name\" }}\n-->\n";

@@ -3,18 +3,25 @@
 //! Here QEMU boots Debian's kernel with an init of ours (`tests/guest`) and Debian's iPXE, on emulated processors; a boot
 //! takes seconds. [`cloud_init`] is Debian's own, old and new, in a [`chroot`]; [`gating`] is what becomes of it when its user
 //! data cannot be had, [`vendor`] what it makes of the node's vendor data. [`system`] is a whole Debian in QEMU; [`talos`] a
-//! client that behaves as Talos; [`writers`] what becomes of a network, [`network_data`] of OpenStack's. Run one at a time
-//! (`--test-threads=1`).
+//! client that behaves as Talos; [`writers`] what becomes of a network, [`network_data`] of OpenStack's; of the [`table`] of
+//! all clients the quick ones. Run one at a time (`--test-threads=1`).
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clients live in real time")]
 
+#[path = "../clients/cells.rs"]
+mod cells;
 mod chroot;
 mod cloud_init;
-mod dhcp;
 mod gating;
 mod network_data;
+#[path = "../clients/places.rs"]
+mod places;
+#[path = "../clients/programs.rs"]
+mod programs;
 mod system;
+#[path = "../clients/table.rs"]
+mod table;
 mod talos;
 mod vendor;
 #[path = "../world/mod.rs"]
@@ -92,6 +99,17 @@ fn linux_posts_megabytes_without_a_retransmission_storm() {
         assert!(word("RetransSegs=") <= 2 && word("TCPTimeouts=") == 0, "{post}");
     }
     assert_eq!(sink.taken.load(Ordering::Relaxed), 9_000_000);
+}
+
+/// `make clients` has the others, and those of today's Debian.
+#[test]
+fn quick_clients_have_what_the_table_says() {
+    let cells = cells::cells(|client| client.quick);
+    let outcomes = cells::run(&cells, cells.len(), |outcome| {
+        println!("{} x {}: {:?}", outcome.cell.client.name, outcome.cell.dialect.word(), outcome.took);
+    });
+    let failed: Vec<_> = outcomes.iter().filter(|outcome| outcome.result.is_err()).collect();
+    assert!(outcomes.len() >= 10 && failed.is_empty(), "{failed:#?}");
 }
 
 #[test]

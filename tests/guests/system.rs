@@ -9,9 +9,9 @@ use std::fs;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::chroot::SERIAL;
-use crate::dhcp::Dhcp;
 use crate::world::Node;
+use crate::world::dhcp::Dhcp;
+use crate::world::machine::SERIAL;
 use crate::world::machine::{boot_system, file, tap};
 
 /// All that the machine says of itself comes in one piece, so that systemd's own lines stand before or behind it.

@@ -16,7 +16,7 @@ use network::Link;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::chroot::SERIAL;
+use crate::world::machine::SERIAL;
 use crate::world::{Guest, Node, Plug, until};
 
 /// Three minutes in 1.8 seconds.

@@ -7,8 +7,8 @@
 use std::fs;
 
 use crate::chroot::{Boot, Dialect, Machine, Release};
-use crate::dhcp::Dhcp;
 use crate::world::Node;
+use crate::world::dhcp::Dhcp;
 
 /// Name, header and payload of each file. One chooses nobody here.
 const FILES: &[(&str, &str, &str)] = &[

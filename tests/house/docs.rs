@@ -16,6 +16,7 @@ use pve_imds_transport::Ended;
 use pve_imds_transport::bpf::Reason;
 use serde_json::Value;
 
+use crate::clients::{CLIENTS, Dialect, Fact};
 use crate::tree::{crates, root};
 
 const README: &str = "README.md";
@@ -260,6 +261,22 @@ fn every_reason_of_the_guard_is_explained() {
 fn every_early_end_of_a_connection_is_explained() {
     let written = table("Connections that ended early").into_keys();
     same("README, Connections that ended early", written, Ended::ALL.iter().map(|reason| reason.word().into()));
+}
+
+#[test]
+fn every_client_is_listed_with_what_it_reads() {
+    let written = table("Clients");
+    same("README, Clients", written.keys().cloned(), CLIENTS.iter().map(|client| client.name.into()));
+    for client in CLIENTS {
+        let reads = Dialect::ALL.map(|dialect| {
+            let cell = client.cells.iter().find(|(spoken, _)| *spoken == dialect);
+            let words = |facts: &[_]| facts.iter().map(|fact: &Fact| fact.word()).collect::<Vec<_>>().join(", ");
+            cell.map_or_else(|| "–".to_owned(), |(_, facts)| words(facts))
+        });
+        let quick = if client.quick { "yes" } else { "no" };
+        let real = [client.from].into_iter().chain(reads.iter().map(String::as_str)).chain([quick]);
+        assert_eq!(written[client.name], real.collect::<Vec<_>>(), "README, Clients, {}", client.name);
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! same commit that says why.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../clients/table.rs"]
+mod clients;
 mod docs;
 mod tree;
 

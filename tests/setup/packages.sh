@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a piece of work needs: packages.sh [build] [demo] [test] [bench] | --refresh
+# Installs the Debian packages that a piece of work needs: packages.sh [build] [demo] [test] [bench] [clients] | --refresh
 #
 # Says nothing and changes nothing when they are there. Needs root only when something is missing, and takes sudo for it.
 # Rust is not ours to install: what is missing is named with its mend. Debian 12 and 13.
@@ -14,6 +14,8 @@ demo=(qemu-system-x86 seabios iproute2 busybox-static cpio gzip xz-utils zstd km
 test=("${demo[@]}" ipxe ipxe-qemu ethtool mmdebstrap nftables strace tcpdump)
 # What we are compared with, and what makes the traffic.
 bench=(nginx-light wrk iperf3 iproute2 curl procps util-linux)
+# What fetches the clients that Debian does not have; they stay below target.
+clients=(python3-pip)
 
 die() { printf 'packages: %s\n' "$1" >&2; exit 1; }
 
@@ -53,7 +55,7 @@ need_rust() {
 }
 
 groups=$*
-[ $# -gt 0 ] || { printf 'usage: %s [build] [demo] [test] [bench] | --refresh\n' "$0" >&2; exit 64; }
+[ $# -gt 0 ] || { printf 'usage: %s [build] [demo] [test] [bench] [clients] | --refresh\n' "$0" >&2; exit 64; }
 command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || die "this is not Debian: no apt-get. The names to install by hand are in $0"
 
 wanted=()
@@ -63,8 +65,9 @@ for group in "$@"; do
         demo) wanted+=("${demo[@]}") ;;
         test) wanted+=("${test[@]}") ;;
         bench) wanted+=("${bench[@]}") ;;
+        clients) wanted+=("${clients[@]}") ;;
         --refresh) apt update; exit 0 ;;
-        *) die "no group '$group'; there are build, demo, test and bench" ;;
+        *) die "no group '$group'; there are build, demo, test, bench and clients" ;;
     esac
 done
 

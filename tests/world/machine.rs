@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use super::{Namespace, Node, script};
 
+/// What README has put into a VM's SMBIOS serial number.
+pub const SERIAL: &str = "ds=nocloud-net;s=http://169.254.169.254/nocloud/";
+
 /// Makes a tap without a holder, as qemu-server finds it, on the bridge. QEMU opens it.
 pub fn tap(node: &Node, name: &str, queues: usize) {
     let kind = if queues > 1 { "multi_queue" } else { "" };

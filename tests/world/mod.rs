@@ -12,6 +12,7 @@
 pub mod capture;
 pub mod chatter;
 pub mod crowd;
+pub mod dhcp;
 pub mod figures;
 pub mod flood;
 pub mod frames;

@@ -11,7 +11,7 @@ use pve_imds_model::endpoint::Endpoint;
 use pve_imds_model::fault::Fault;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::Vm;
-use pve_imds_model::{network, yaml};
+use pve_imds_model::{instance, network, yaml};
 use serde::Serialize;
 
 use crate::reply::{Kind, Reply, shared};
@@ -39,13 +39,21 @@ pub(crate) fn serve(endpoint: Endpoint, subject: &Subject<'_>) -> Result<Reply, 
 fn meta_data(vm: &Vm) -> Result<Bytes, Fault> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
-    struct MetaData {
+    struct MetaData<'a> {
         instance_id: String,
         local_hostname: String,
+        /// A block of user data takes the place of the one made of `sshkeys`: without these its machine had no key.
+        /// cloud-init reads them, Talos passes over keys that it does not know.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        public_keys: Vec<&'a str>,
     }
 
     // Talos takes no document that lacks a host name.
-    let document = MetaData { instance_id: vm.instance_id(), local_hostname: vm.hostname() };
+    let document = MetaData {
+        instance_id: vm.instance_id(),
+        local_hostname: vm.hostname(),
+        public_keys: instance::public_keys(vm).map(|key| key.line).collect(),
+    };
     // Never an empty document instead: cloud-init would call every clone by the same instance-id.
     yaml::write(&document).map(Bytes::from).map_err(|error| Fault::panic().because(error))
 }
@@ -97,6 +105,16 @@ mod tests {
             let read: BTreeMap<String, String> = yaml::read(&document).unwrap();
             assert_eq!(read.len(), 2);
         }
+    }
+
+    #[test]
+    fn meta_data_has_the_keys_that_there_are() {
+        let keys = "sshkeys: ssh-ed25519%20AAAA%20ops%0Arestrict%20ssh-rsa%20AAAA%0Assh-rsa%20BBBB%20a%3A%20b%0A\n";
+        assert_eq!(
+            text(&meta_data(&vm(&format!("name: web\n{keys}"))).unwrap()),
+            "instance-id: \"106\"\nlocal-hostname: \"web\"\npublic-keys:\n  - \"ssh-ed25519 AAAA ops\"\n  - \"ssh-rsa BBBB a: b\"\n"
+        );
+        assert!(!text(&meta_data(&vm("sshkeys: restrict%20ssh-rsa%20AAAA%0A\n")).unwrap()).contains("public-keys"));
     }
 
     #[test]

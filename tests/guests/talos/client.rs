@@ -251,7 +251,7 @@ fn talos_looks_for_its_seed_where_it_does() {
         Some(Seed { host, folder, hostname })
     };
     for (serial, expected) in [
-        (crate::chroot::SERIAL, seed("/nocloud/", None)),
+        (crate::world::machine::SERIAL, seed("/nocloud/", None)),
         ("ds=nocloud-net;s=http://169.254.169.254/nocloud", seed("/nocloud/", None)),
         ("ds=nocloud-net;s=http://169.254.169.254/nocloud/;h=web-1", seed("/nocloud/", Some("web-1"))),
         ("s=http://169.254.169.254/nocloud/;ds=nocloud-net", seed("/nocloud/", None)),
