@@ -11,9 +11,6 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use pve_imds_datasources::backends::testing::sample_config;
-use pve_imds_model::vm::VmId;
-
 use crate::programs;
 use crate::table::{CLIENTS, Client, Dialect, Fact, Program};
 use crate::world::dhcp::Dhcp;
@@ -63,11 +60,6 @@ pub struct Reference {
 }
 
 impl Reference {
-    pub fn uuid(&self) -> String {
-        let begin = if self.dialect == Dialect::Ec2 { "ec200000" } else { "00000000" };
-        format!("{begin}-0000-4000-8000-{:012}", self.vmid)
-    }
-
     pub fn hostname(&self) -> String {
         format!("vm{}", self.vmid)
     }
@@ -108,8 +100,7 @@ impl Reference {
         let [ipv4, ipv6, _] = self.addresses();
         let keys: String = self.keys().iter().map(|key| escaped(key) + "%0A").collect();
         let notes = format!("<!--#user-data\n{}\n-->\n", self.user_data());
-        sample_config(VmId::new(self.vmid).unwrap(), &notes)
-            .replace("uuid=00000000", &format!("uuid={}", &self.uuid()[..8]))
+        self.dialect.config(self.vmid, &notes)
             + &format!(
                 "sshkeys: {keys}\nipconfig0: ip={ipv4}/24,gw=192.0.2.1,ip6={ipv6}/64,gw6=2001:db8::1\nnameserver: 192.0.2.53\n"
             )

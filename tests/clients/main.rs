@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clients live in real time")]
 
 mod cells;
+mod dialect;
 mod places;
 mod programs;
 mod table;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cells::{Evidence, Stand};
 use crate::places::{Tree, own};
 use crate::table::{Dialect, Fact, Program};
-use crate::world::machine::{SERIAL, boot, file};
+use crate::world::machine::{boot, file};
 use crate::world::script;
 
 /// Has the client ask, in whatever way it does.
@@ -47,23 +47,12 @@ impl Stand<'_> {
     fn call(&self, program: &str, tree: Tree, rest: &[&str]) -> String {
         let mut command =
             self.guest.as_ref().unwrap().namespace.command(script("guest").join(program).to_str().unwrap());
-        command.arg(tree.path()).arg(&self.disk).arg(self.smbios()).args(rest);
+        command.arg(tree.path()).arg(&self.disk).arg(self.cell.dialect.smbios(self.vm.vmid)).args(rest);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "it ended with {}:\n{said}\n{errors}", output.status);
         said
-    }
-
-    /// By what a machine knows which dialect is spoken.
-    fn smbios(&self) -> String {
-        let uuid = self.vm.uuid();
-        match self.cell.dialect {
-            Dialect::NoCloud => format!("uuid={uuid},serial={SERIAL}"),
-            Dialect::OpenStack => format!("uuid={uuid},product=OpenStack Nova"),
-            // cloud-init 22.4 wants it twice; facter asks only where it is virtual.
-            Dialect::Ec2 => format!("uuid={uuid},serial={uuid},product=KVM"),
-        }
     }
 
     /// A file that was written.

@@ -7,10 +7,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use pve_imds_datasources::backends::testing::sample_config;
-use pve_imds_model::vm::VmId;
-
-use crate::world::machine::SERIAL;
+use crate::table::Dialect;
 use crate::world::{Guest, Node, Plug, script};
 
 const ADDRESS: &str = "169.254.1.2/16";
@@ -43,38 +40,7 @@ impl Release {
     }
 }
 
-/// The datasource that a machine looks for. The last two want a DHCP server on their network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    NoCloud,
-    OpenStack,
-    Ec2,
-}
-
 impl Dialect {
-    /// A VM's UUID: EC2's are known by theirs.
-    pub fn uuid(self, vmid: u32) -> String {
-        let first = if self == Self::Ec2 { "ec200000" } else { "00000000" };
-        format!("{first}-0000-4000-8000-{vmid:012}")
-    }
-
-    /// The configuration of a VM of this dialect with these Notes.
-    pub fn config(self, vmid: u32, notes: &str) -> String {
-        let config = sample_config(VmId::new(vmid).unwrap(), notes);
-        config.replace("uuid=00000000", &format!("uuid={}", &self.uuid(vmid)[..8]))
-    }
-
-    /// What SMBIOS says of such a VM.
-    fn smbios(self, vmid: u32) -> String {
-        let uuid = self.uuid(vmid);
-        match self {
-            Self::NoCloud => format!("serial={SERIAL},uuid={uuid}"),
-            Self::OpenStack => format!("product=OpenStack Nova,uuid={uuid}"),
-            // 22.4 wants it twice.
-            Self::Ec2 => format!("serial={uuid},uuid={uuid}"),
-        }
-    }
-
     /// What cloud-init calls it.
     fn datasource(self) -> &'static str {
         match self {

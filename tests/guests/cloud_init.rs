@@ -9,7 +9,8 @@ use std::time::Instant;
 use pve_imds_datasources::backends::testing::sample_config;
 use pve_imds_model::vm::VmId;
 
-use crate::chroot::{Dialect, Machine, Release};
+use crate::chroot::{Machine, Release};
+use crate::table::Dialect;
 use crate::world::{Guest, Node, PATIENCE, until, until_within};
 
 /// The sample configuration with these Notes and these lines besides.

@@ -7,7 +7,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::chroot::{Boot, Dialect, Machine, Release};
+use crate::chroot::{Boot, Machine, Release};
+use crate::table::Dialect;
 use crate::world::dhcp::Dhcp;
 use crate::world::{Node, PATIENCE, until_within, user_data};
 

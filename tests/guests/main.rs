@@ -13,6 +13,8 @@
 mod cells;
 mod chroot;
 mod cloud_init;
+#[path = "../clients/dialect.rs"]
+mod dialect;
 mod gating;
 mod network_data;
 #[path = "../clients/places.rs"]

@@ -6,7 +6,8 @@
 
 use std::fs;
 
-use crate::chroot::{Boot, Dialect, Machine, Release};
+use crate::chroot::{Boot, Machine, Release};
+use crate::table::Dialect;
 use crate::world::Node;
 use crate::world::dhcp::Dhcp;
 
