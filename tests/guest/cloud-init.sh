@@ -28,6 +28,8 @@ stage() {
 }
 stage machine SYSTEMD_VIRTUALIZATION=vm:kvm DI_LOG=stderr sh /usr/lib/cloud-init/ds-identify --force
 stage machine cloud-init init --local
+# A lease that this stage had for itself takes the interface down when it is given back.
+ip link set eth0 up
 stage machine cloud-init init
 stage machine cloud-init modules --mode=config
 stage machine cloud-init modules --mode=final
