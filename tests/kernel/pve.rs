@@ -378,6 +378,45 @@ fn half_a_file_is_nobodys_configuration() {
     assert_eq!(identity(), known);
 }
 
+/// What nobody mends counts in the end, and is not forgotten.
+#[test]
+fn a_file_that_stays_damaged_counts_and_is_told_of() {
+    let world = World::serving();
+    let unreadable = || world.node.metric("pve_imds_inventory_unreadable");
+    let log = || fs::read_to_string(world.node.log()).unwrap();
+    world.pve.cluster().put_file("user.cfg", "pool:lab::101:\n");
+    until("the pool is known", || log().contains("pools changed").then_some(()));
+
+    let lines = config(101, "second").lines().count();
+    fs::write(Pmxcfs::config(101), config(101, "second") + "\u{0}nonsense\n").unwrap();
+    world.pve.cluster().put_file("user.cfg", "");
+    until("both are missed", || (unreadable() == 2.0).then_some(()));
+    assert_eq!((world.said(), world.health()), ((200, "first".to_owned()), "ok\n".to_owned()));
+    let told = until_within(Duration::from_secs(15), "/healthz tells of both", || {
+        Some(world.health()).filter(|health| health.matches("is not whole for").count() == 2)
+    });
+    assert!(told.starts_with("user.cfg is not whole for "), "{told}");
+    for part in [
+        "(it is empty), 101.conf is not whole for ",
+        &format!("(it is damaged: line {} is none that Proxmox writes)", lines + 1),
+        "what is not whole counts as it stands; mend the file",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!((world.said(), unreadable()), ((200, "second".to_owned()), 2.0));
+    let log = log();
+    for part in ["configuration is not whole and counts as it stands", "it is not whole and counts as it stands"] {
+        assert_eq!(log.matches(&format!(" {part}")).count(), 1, "{part}: {log}");
+    }
+    assert!(!log.contains("nonsense"), "{log}");
+
+    world.pve.cluster().put("pve1", 101, &config(101, "third"));
+    world.pve.cluster().put_file("user.cfg", "pool:lab::101:\n");
+    world.until_said("third", &["second"]);
+    until("/healthz says ok", || (world.health() == "ok\n").then_some(()));
+    assert_eq!(unreadable(), 0.0);
+}
+
 /// As after a power cut: this node is up before its majority, and what it has is what it had.
 #[test]
 fn a_daemon_that_starts_without_quorum_serves_what_can_be_read() {

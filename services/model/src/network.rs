@@ -217,6 +217,18 @@ ethernets:
                 json!({"addresses": ["192.0.2.5/24"], "nameservers": node_dns}),
                 dhcp.clone(),
             ),
+            // One that is broken costs itself and nothing else.
+            (
+                "ipconfig0: ip=192.0.2.5\nipconfig1: ip=192.0.2.6/24",
+                dhcp.clone(),
+                json!({"addresses": ["192.0.2.6/24"], "nameservers": node_dns}),
+            ),
+            // What is pending is not yet, and what a snapshot says was.
+            (
+                "ipconfig0: ip6=auto\n[PENDING]\nipconfig0: ip=192.0.2.5/24\n[snap]\nipconfig1: ip=192.0.2.6/24",
+                json!({"accept-ra": true}),
+                dhcp.clone(),
+            ),
         ] {
             let vm = vm(&format!("{NICS}{options}\n"));
             let (text, source) = network_config(&vm, &site);
