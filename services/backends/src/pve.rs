@@ -34,7 +34,7 @@ mod unread;
 mod verdict;
 mod watch;
 
-pub use inventory::{Digest, Inventory, Record, Settings};
+pub use inventory::{Digest, Inventory, Record, Settings, Signing};
 pub use metrics::describe as describe_metrics;
 pub use nodes::{Look, is_node_name};
 pub use unread::{File, Stance, Trouble, Unread};

@@ -9,10 +9,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
+use openssl::asn1::Asn1Time;
+use openssl::bn::{BigNum, MsbOption};
 use openssl::ec::{EcGroup, EcKey};
 use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::PKey;
+use openssl::rsa::Rsa;
+use openssl::x509::extension::SubjectAlternativeName;
+use openssl::x509::{X509, X509NameBuilder};
 use pve_imds_model::vm::VmId;
 use serde_json::json;
 use tempfile::TempDir;
@@ -237,6 +243,19 @@ impl PveTree {
         fs::write(dir.join("pve-ssl.key"), key_pem()?)
     }
 
+    /// A node gets a private key of Proxmox's kind and its certificate, or others. The first is returned.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn put_identity(&self, node: &str) -> io::Result<Vec<u8>> {
+        let dir = self.path().join("nodes").join(node);
+        fs::create_dir_all(&dir)?;
+        let key = rsa_key_pem(2048)?;
+        fs::write(dir.join("pve-ssl.key"), &key)?;
+        fs::write(dir.join("pve-ssl.pem"), certificate_pem(&key)?)?;
+        Ok(key)
+    }
+
     /// It has none any more.
     ///
     /// # Errors
@@ -308,6 +327,42 @@ pub struct Stopped(TempDir);
 pub fn key_pem() -> Result<Vec<u8>, ErrorStack> {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
     PKey::from_ec_key(EcKey::generate(&curve)?)?.private_key_to_pem_pkcs8()
+}
+
+/// A new RSA key, PEM.
+///
+/// # Errors
+/// OpenSSL makes none.
+pub fn rsa_key_pem(bits: u32) -> Result<Vec<u8>, ErrorStack> {
+    PKey::from_rsa(Rsa::generate(bits)?)?.private_key_to_pem_pkcs8()
+}
+
+/// A new certificate of that key for `localhost` and `127.0.0.1`, signed with itself, good for a day, PEM.
+///
+/// # Errors
+/// OpenSSL makes none.
+pub fn certificate_pem(key: &[u8]) -> Result<Vec<u8>, ErrorStack> {
+    let key = PKey::private_key_from_pem(key)?;
+    let mut certificate = X509::builder()?;
+    let mut name = X509NameBuilder::new()?;
+    name.append_entry_by_text("CN", "localhost")?;
+    let name = name.build();
+    let mut serial = BigNum::new()?;
+    serial.rand(64, MsbOption::MAYBE_ZERO, false)?;
+    certificate.set_version(2)?;
+    certificate.set_serial_number(&*serial.to_asn1_integer()?)?;
+    certificate.set_subject_name(&name)?;
+    certificate.set_issuer_name(&name)?;
+    certificate.set_not_before(&*Asn1Time::days_from_now(0)?)?;
+    certificate.set_not_after(&*Asn1Time::days_from_now(1)?)?;
+    let names = SubjectAlternativeName::new()
+        .dns("localhost")
+        .ip("127.0.0.1")
+        .build(&certificate.x509v3_context(None, None))?;
+    certificate.append_extension(names)?;
+    certificate.set_pubkey(&key)?;
+    certificate.sign(&key, MessageDigest::sha256())?;
+    certificate.build().to_pem()
 }
 
 /// A small but complete configuration: a name, an UUID and one NIC, all told apart by `vmid`; `notes` becomes the Notes.

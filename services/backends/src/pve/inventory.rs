@@ -18,6 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use pve_imds_model::conf::Warning;
 use pve_imds_model::datacenter::Datacenter;
+use pve_imds_model::identity::Lifetime;
 use pve_imds_model::pools::{PoolId, Pools};
 use pve_imds_model::request::{Directory, Link, UnknownCaller};
 use pve_imds_model::vm::{Vm, VmId};
@@ -25,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::unread::{File, Trouble, Unread};
-use crate::keys::NodeKeys;
+use crate::keys::{NodeKeys, TokenKeys};
 use crate::resolver::Resolver;
 
 /// Where the configurations are and how often to look.
@@ -41,6 +42,26 @@ pub struct Settings {
     pub events: bool,
     /// The node's own resolver; see [`Resolver`].
     pub resolv_conf: PathBuf,
+    /// See [`Signing`].
+    pub signing: Signing,
+}
+
+/// What identity tokens are signed with, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signing {
+    /// The private key; `None`: this node's, `nodes/<node>/pve-ssl.key`.
+    pub private_key: Option<PathBuf>,
+    /// Where the nodes' certificates are; `None`: `nodes`.
+    pub nodes_dir: Option<PathBuf>,
+    /// For how long a token is good.
+    pub lifetime: Duration,
+}
+
+impl Default for Signing {
+    fn default() -> Self {
+        let lifetime = Duration::from_secs(Lifetime::default().seconds().into());
+        Self { private_key: None, nodes_dir: None, lifetime }
+    }
 }
 
 impl Default for Settings {
@@ -51,6 +72,7 @@ impl Default for Settings {
             poll: Duration::from_millis(500),
             events: true,
             resolv_conf: "/etc/resolv.conf".into(),
+            signing: Signing::default(),
         }
     }
 }
@@ -129,6 +151,7 @@ pub struct Inventory {
     changes: watch::Sender<u64>,
     resolver: Resolver,
     keys: NodeKeys,
+    tokens: TokenKeys,
 }
 
 /// Everything at one moment.
@@ -209,6 +232,7 @@ impl Inventory {
             changes: watch::Sender::new(0),
             resolver: Resolver::default(),
             keys: NodeKeys::default(),
+            tokens: TokenKeys::default(),
         }
     }
 
@@ -298,10 +322,27 @@ impl Inventory {
         &self.resolver
     }
 
-    /// The keys of the cluster's nodes, followed like everything else.
+    /// The keys of the cluster's nodes that seal, followed like everything else.
     #[must_use]
     pub fn keys(&self) -> &NodeKeys {
         &self.keys
+    }
+
+    /// The keys of identity tokens, followed like everything else.
+    #[must_use]
+    pub fn token_keys(&self) -> &TokenKeys {
+        &self.tokens
+    }
+
+    /// Who has this UUID, by VMID. Two VMs have one when a backup was restored beside the VM it was made of.
+    #[must_use]
+    pub fn who_has(&self, uuid: &str) -> Vec<VmId> {
+        let snapshot = self.snapshot.load();
+        let has = |vm: &Vm| vm.uuid.as_deref().is_some_and(|known| known.eq_ignore_ascii_case(uuid));
+        let mut vmids: Vec<_> =
+            snapshot.vms.iter().filter(|(_, entry)| has(&entry.record.vm)).map(|(vmid, _)| *vmid).collect();
+        vmids.sort_unstable();
+        vmids
     }
 
     fn record(&self, entry: &Entry) -> Record {

@@ -22,6 +22,14 @@ pub(super) struct Members {
     /// All, by name. A node that has never been in a cluster does not say.
     #[serde(default)]
     nodelist: BTreeMap<String, IgnoredAny>,
+    /// So does a lone node.
+    #[serde(default)]
+    cluster: Option<Cluster>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct Cluster {
+    name: String,
 }
 
 impl Members {
@@ -42,6 +50,11 @@ impl Members {
         serde_json::from_slice(bytes).ok()
     }
 
+    /// What the cluster is called; a lone node is in none.
+    pub(super) fn cluster(&self) -> Option<&str> {
+        self.cluster.as_ref().map(|cluster| &*cluster.name)
+    }
+
     /// Whether the cluster has such a node.
     pub(super) fn has(&self, node: &str) -> bool {
         self.nodename == node || self.nodelist.contains_key(node)
@@ -58,11 +71,12 @@ mod tests {
 
     #[test]
     fn a_cluster_has_the_nodes_that_are_listed_and_a_lone_node_itself() {
-        for (file, has, lacks) in [
-            ("members-cluster.json", &["pve1", "pve2", "pve3"][..], &["pve4", "", "pvetest"][..]),
-            ("members-standalone.json", &["pvetest"], &["pve1", ""]),
+        for (file, cluster, has, lacks) in [
+            ("members-cluster.json", Some("prod"), &["pve1", "pve2", "pve3"][..], &["pve4", "", "pvetest"][..]),
+            ("members-standalone.json", None, &["pvetest"], &["pve1", ""]),
         ] {
             let members = Members::parse(&fs::read(format!("{FIXTURES}/{file}")).unwrap()).unwrap();
+            assert_eq!(members.cluster(), cluster);
             assert!(has.iter().all(|node| members.has(node)), "{members:?}");
             assert!(!lacks.iter().any(|node| members.has(node)), "{members:?}");
         }

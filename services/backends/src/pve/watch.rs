@@ -23,7 +23,7 @@ use tracing::{debug, error, info, warn};
 use super::files::Tree;
 use super::hints::Hints;
 use super::inventory::{Inventory, Record, Settings};
-use super::keyring::{KEY, Keyring, News};
+use super::keyring::{FileNews, Keyring, News, NodeFile};
 use super::metrics;
 use super::pace::{Act, Pace};
 use super::progress::Progress;
@@ -75,7 +75,7 @@ impl Inventory {
     /// # Errors
     /// No thread can be started.
     pub fn open(settings: Settings) -> io::Result<(Arc<Self>, Watcher)> {
-        let Settings { dir, node, poll, events, resolv_conf } = settings;
+        let Settings { dir, node, poll, events, resolv_conf, signing } = settings;
         let progress = Arc::new(Progress::default());
         let (wake, wakes) = channel();
         let ask = wake.clone();
@@ -90,7 +90,7 @@ impl Inventory {
             dir,
             resolv_conf,
             loader,
-            keyring: Keyring::new(&node, inventory.keys().clone()),
+            keyring: Keyring::new(&node, signing, inventory.keys().clone(), inventory.token_keys().clone()),
             hints,
             inventory: Arc::clone(&inventory),
             progress: Arc::clone(&progress),
@@ -199,7 +199,7 @@ impl Worker {
                 self.inventory.confirm(number);
             }
             self.tell(&look);
-            self.progress.reads(KEY);
+            self.progress.reads("the nodes' keys");
             tell_of_keys(&self.keyring.look(&self.dir, Instant::now()));
             let done = Wake::Looked {
                 failed: look.failed.as_ref().map(|error| chain(error)),
@@ -294,14 +294,30 @@ impl Worker {
 fn tell_of_keys(news: &[News]) {
     for news in news {
         match news {
-            News::Read(node) => info!(%node, "the node's key is known"),
-            News::Unreadable(node, reason) => warn!(%node, %reason, "the node's key cannot be read"),
-            News::Gone(node) => {
+            News::Of(NodeFile::Key, FileNews::Read(node)) => info!(%node, "the node's key is known"),
+            News::Of(NodeFile::Key, FileNews::Unreadable(node, reason)) => {
+                warn!(%node, %reason, "the node's key cannot be read");
+            }
+            News::Of(NodeFile::Key, FileNews::Gone(node)) => {
                 warn!(%node, "the node's key is gone; session tokens that it sealed are not good any more")
+            }
+            News::Of(NodeFile::Certificate, FileNews::Read(node)) => info!(%node, "the node's certificate is known"),
+            News::Of(NodeFile::Certificate, FileNews::Unreadable(node, reason)) => {
+                warn!(%node, %reason, "the node's certificate cannot be used; who has the key set may refuse its tokens");
+            }
+            News::Of(NodeFile::Certificate, FileNews::Gone(node)) => {
+                info!(%node, "the node's certificate is gone; its key leaves the key set");
             }
             News::Lacking(reason) => {
                 warn!(%reason, "this node has no key: session tokens are refused to everybody who asks for one");
             }
+            News::Signs(kid) => info!(%kid, "identity tokens are signed with this key"),
+            News::CannotSign(reason) => {
+                error!(%reason, "identity tokens are refused to everybody; all else is served (jwtsvid.private_key_path)");
+            }
+        }
+        if let News::Signs(_) | News::CannotSign(_) = news {
+            metrics::signs(matches!(news, News::Signs(_)));
         }
     }
 }

@@ -4,6 +4,7 @@ use pve_imds_model::request::{Directory, Link, UnknownCaller};
 use pve_imds_model::tap::TapName;
 use tokio::time::timeout;
 
+use super::super::inventory::Signing;
 use super::super::overheard::overhear;
 use super::super::pace::READ_LIMIT;
 use super::*;
@@ -201,7 +202,7 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
     let dir = pve.path().to_owned();
     let resolv_conf = "/nonexistent".into();
     let worker = Worker {
-        keyring: Keyring::new("pvetest", inventory.keys().clone()),
+        keyring: Keyring::new("pvetest", Signing::default(), inventory.keys().clone(), inventory.token_keys().clone()),
         dir,
         resolv_conf,
         loader,
