@@ -48,6 +48,7 @@ pub fn inventory(checked: &Checked) -> backend::Settings {
     backend::Settings {
         dir: PathBuf::from(&checked.pve_dir),
         node: checked.node_name.clone(),
+        signing: checked.signing.clone(),
         ..backend::Settings::default()
     }
 }
@@ -65,6 +66,8 @@ pub fn settings(checked: &Checked, inventory: &Arc<Inventory>) -> Settings {
         passwords: Passwords::default(),
         keys: inventory.keys().clone(),
         clock: Clock::default(),
+        token_keys: inventory.token_keys().clone(),
+        token_rules: Arc::clone(&checked.token_rules),
     }
 }
 

@@ -5,12 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use pve_imds_datasources::backends::pve::{self as backend, Look};
+use pve_imds_datasources::TokenRules;
+use pve_imds_datasources::backends::pve::{self as backend, Look, Signing};
 use pve_imds_model::chain;
 use pve_imds_model::exclude::{Bridge, Exclude, Tag};
+use pve_imds_model::identity::{Audience, Lifetime, MAX_AUDIENCE, Owners, Template, TrustDomain};
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
 use pve_imds_model::vendor::Files;
@@ -53,6 +56,10 @@ pub struct Checked {
     pub cloudinit_enabled: bool,
     /// The node's files of vendor data, as they were at start.
     pub vendor: Arc<Files>,
+    /// What identity tokens say.
+    pub token_rules: Arc<TokenRules>,
+    /// What they are signed with.
+    pub signing: Signing,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
 }
@@ -137,6 +144,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         let meant = suggestion(first);
         wrong.push(format!("node_name must be this node's name under /etc/pve/nodes, not {node_name:?}{meant}"));
     }
+    let (token_rules, signing) = tokens(config, &mut wrong);
     for name in config.http.allowed_hosts.iter().filter(|name| !is_host_name(name)) {
         wrong.push(format!("http.allowed_hosts must be names alone, without scheme, port, path or *: no {name:?}"));
     }
@@ -160,6 +168,8 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         cloudinit_enabled: config.cloudinit.enabled,
         // Whoever opens files puts them here.
         vendor: Arc::default(),
+        token_rules: token_rules.into(),
+        signing,
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
 }
@@ -168,7 +178,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
 const CRATES: &[&str] = &["backends", "bpf", "datasources", "middleware", "model", "observability", "transport"];
 
 /// What this crate's own lines are told apart by, behind its name and `::`.
-const OWN: &[&str] = &["access", "app"];
+const OWN: &[&str] = &["access", "app", "audit"];
 
 fn targets() -> Vec<String> {
     let own = OWN.iter().map(|own| format!("pve_imds::{own}"));
@@ -256,6 +266,51 @@ fn exclude(written: &schema::Exclude, wrong: &mut Vec<String>) -> Exclude {
     }
 }
 
+/// What identity tokens say and what they are signed with.
+fn tokens(config: &Config, wrong: &mut Vec<String>) -> (TokenRules, Signing) {
+    let said = &config.jwtsvid;
+    let mut read = |key: &str, error: &dyn std::fmt::Display| wrong.push(format!("{key}: {error}"));
+    let trust_domain = TrustDomain::parse(&said.trust_domain);
+    let template = Template::parse(&said.subject_template);
+    let owners = Owners::parse(config.identity.uuid_owner.iter().map(String::as_str));
+    trust_domain.as_ref().err().into_iter().for_each(|error| read("jwtsvid.trust_domain", error));
+    template.as_ref().err().into_iter().for_each(|error| read("jwtsvid.subject_template", error));
+    owners.as_ref().err().into_iter().flatten().for_each(|error| read("identity.uuid_owner", error));
+    let lifetime = humantime::parse_duration(&said.token_ttl).ok().filter(|ttl| ttl.subsec_nanos() == 0);
+    let lifetime = lifetime.and_then(|ttl| Lifetime::new(ttl.as_secs()));
+    if lifetime.is_none() {
+        wrong.push(format!("jwtsvid.token_ttl must be 1s to 1h in whole seconds (5m, 90s), not {:?}", said.token_ttl));
+    }
+    let mut audiences = Vec::new();
+    for name in &said.audiences {
+        match Audience::parse(name) {
+            Some(audience) => audiences.push(audience),
+            None => wrong.push(format!("jwtsvid.audiences: {name:?} is not 1 to {MAX_AUDIENCE} printable characters")),
+        }
+    }
+    for (key, path) in [("private_key_path", &said.private_key_path), ("nodes_dir", &said.nodes_dir)] {
+        if !path.is_empty() && !Path::new(path).is_absolute() {
+            wrong.push(format!("jwtsvid.{key} must be an absolute path, or empty for Proxmox's own"));
+        }
+    }
+    let lifetime = lifetime.unwrap_or_default();
+    let path = |text: &str| Some(text).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let rules = TokenRules {
+        trust_domain: trust_domain.unwrap_or_default(),
+        template: template.unwrap_or_default(),
+        issuer: None,
+        audiences: Some(audiences).filter(|audiences| !audiences.is_empty()),
+        lifetime,
+        owners: owners.unwrap_or_default(),
+    };
+    let signing = Signing {
+        private_key: path(&said.private_key_path),
+        nodes_dir: path(&said.nodes_dir),
+        lifetime: Duration::from_secs(lifetime.seconds().into()),
+    };
+    (rules, signing)
+}
+
 /// Options whose part of the product is not in this version. Accepting them in silence would be a promise.
 fn unavailable(config: &Config, wrong: &mut Vec<String>) {
     let asked = [
@@ -319,6 +374,16 @@ mod tests {
             ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),
+            ("jwtsvid: {token_ttl: 0s}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {token_ttl: 61m}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {token_ttl: '1500ms'}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {token_ttl: soon}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {trust_domain: Prod}", "jwtsvid.trust_domain"),
+            ("jwtsvid: {subject_template: '{host}'}", "jwtsvid.subject_template"),
+            ("jwtsvid: {audiences: [a, '']}", "jwtsvid.audiences: \"\""),
+            ("jwtsvid: {private_key_path: pve-ssl.key}", "jwtsvid.private_key_path"),
+            ("jwtsvid: {nodes_dir: nodes}", "jwtsvid.nodes_dir"),
+            ("identity: {uuid_owner: ['106']}", "identity.uuid_owner: \"106\""),
             ("guests: {exclude: {vmids: [100, 99]}}", "guests.exclude.vmids: 99 is no VMID"),
             ("guests: {exclude: {pools: [lab, lab//a]}}", "guests.exclude.pools: \"lab//a\""),
             ("guests: {exclude: {tags: [lab, -a]}}", "guests.exclude.tags: \"-a\""),

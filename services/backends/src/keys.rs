@@ -5,6 +5,7 @@
 //! a request only looks here. Refused: to show a private key to anybody, and to ask a terminal for a passphrase.
 
 mod sealing;
+mod signer;
 mod signing;
 mod tokens;
 
@@ -12,6 +13,7 @@ use openssl::pkey::PKey;
 use zeroize::Zeroizing;
 
 pub use sealing::{CannotSeal, NodeKeys, SealingKey};
+pub use signer::{Signer, Unsigned};
 pub use signing::{CannotSign, PublicKey, SigningKey};
 pub use tokens::{KeySet, TokenKeys};
 
