@@ -1,4 +1,4 @@
-//! The nodes' keys: what seals, what signs, and what others check signatures with.
+//! The nodes' keys: what seals, what signs, what others check signatures with and what TLS is spoken with.
 //!
 //! In come the bytes of PEM files; out go a [`SealingKey`] that was derived for one purpose, a [`SigningKey`] and its
 //! [`PublicKey`], and a [`ServingKey`] that TLS is spoken with. [`NodeKeys`], [`TokenKeys`] and [`ServingKeys`] hold those
