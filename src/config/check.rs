@@ -5,12 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use pve_imds_datasources::backends::pve::{self as backend, Look};
+use pve_imds_datasources::TokenRules;
+use pve_imds_datasources::backends::pve::{self as backend, Look, Signing};
 use pve_imds_model::chain;
 use pve_imds_model::exclude::{Bridge, Exclude, Tag};
+use pve_imds_model::identity::{Audience, Issuer, Lifetime, MAX_AUDIENCE, Owners, Template, TrustDomain};
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
 use pve_imds_model::vendor::Files;
@@ -37,6 +40,8 @@ pub struct Checked {
     pub log_format: Format,
     /// Where metrics and health are asked for.
     pub management: Option<SocketAddr>,
+    /// Where the key set is fetched from outside.
+    pub publication: Option<SocketAddr>,
     /// Guests that are neither guarded nor served.
     pub exclude: Exclude,
     /// Names guests may ask for besides ours.
@@ -53,6 +58,10 @@ pub struct Checked {
     pub cloudinit_enabled: bool,
     /// The node's files of vendor data, as they were at start.
     pub vendor: Arc<Files>,
+    /// What identity tokens say.
+    pub token_rules: Arc<TokenRules>,
+    /// What they are signed with.
+    pub signing: Signing,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
 }
@@ -92,6 +101,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
     let log_format = word("log.format", &config.log.format, FORMATS, &mut wrong);
     let exclude = exclude(&config.guests.exclude, &mut wrong);
     let management = management(layers, config, &mut wrong);
+    let publication = publication(config, management, &mut wrong);
     if config.pve_dir.is_empty() {
         wrong.push("pve_dir must name a directory".into());
     }
@@ -137,6 +147,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         let meant = suggestion(first);
         wrong.push(format!("node_name must be this node's name under /etc/pve/nodes, not {node_name:?}{meant}"));
     }
+    let (token_rules, signing) = tokens(config, &mut wrong);
     for name in config.http.allowed_hosts.iter().filter(|name| !is_host_name(name)) {
         wrong.push(format!("http.allowed_hosts must be names alone, without scheme, port, path or *: no {name:?}"));
     }
@@ -151,6 +162,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         log_level: config.log_level.clone(),
         log_format,
         management,
+        publication,
         exclude,
         allowed_hosts: config.http.allowed_hosts.clone(),
         pin_dir,
@@ -160,6 +172,8 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         cloudinit_enabled: config.cloudinit.enabled,
         // Whoever opens files puts them here.
         vendor: Arc::default(),
+        token_rules: token_rules.into(),
+        signing,
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
 }
@@ -168,7 +182,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
 const CRATES: &[&str] = &["backends", "bpf", "datasources", "middleware", "model", "observability", "transport"];
 
 /// What this crate's own lines are told apart by, behind its name and `::`.
-const OWN: &[&str] = &["access", "app"];
+const OWN: &[&str] = &["access", "app", "audit"];
 
 fn targets() -> Vec<String> {
     let own = OWN.iter().map(|own| format!("pve_imds::{own}"));
@@ -230,6 +244,22 @@ fn management(layers: &Layers, config: &Config, wrong: &mut Vec<String>) -> Opti
     }
 }
 
+fn publication(config: &Config, management: Option<SocketAddr>, wrong: &mut Vec<String>) -> Option<SocketAddr> {
+    let text = &config.jwks.listen;
+    if text.is_empty() {
+        return None;
+    }
+    let address = text.parse().ok();
+    match address {
+        None => wrong.push(format!("jwks.listen must be an address and a port (0.0.0.0:8444), not {text:?}")),
+        same if same == management => {
+            wrong.push(format!("jwks.listen and management.listen are both {text}; set another"))
+        }
+        Some(_) => {}
+    }
+    address
+}
+
 /// Who is left out. What Proxmox would not take for a name can match nobody: whoever wrote it meant something else.
 fn exclude(written: &schema::Exclude, wrong: &mut Vec<String>) -> Exclude {
     fn each<T: Ord, W: std::fmt::Debug>(
@@ -256,13 +286,57 @@ fn exclude(written: &schema::Exclude, wrong: &mut Vec<String>) -> Exclude {
     }
 }
 
+/// What identity tokens say and what they are signed with.
+fn tokens(config: &Config, wrong: &mut Vec<String>) -> (TokenRules, Signing) {
+    let said = &config.jwtsvid;
+    let mut read = |key: &str, error: &dyn std::fmt::Display| wrong.push(format!("{key}: {error}"));
+    let trust_domain = TrustDomain::parse(&said.trust_domain);
+    let template = Template::parse(&said.subject_template);
+    let owners = Owners::parse(config.identity.uuid_owner.iter().map(String::as_str));
+    trust_domain.as_ref().err().into_iter().for_each(|error| read("jwtsvid.trust_domain", error));
+    template.as_ref().err().into_iter().for_each(|error| read("jwtsvid.subject_template", error));
+    owners.as_ref().err().into_iter().flatten().for_each(|error| read("identity.uuid_owner", error));
+    let lifetime = humantime::parse_duration(&said.token_ttl).ok().filter(|ttl| ttl.subsec_nanos() == 0);
+    let lifetime = lifetime.and_then(|ttl| Lifetime::new(ttl.as_secs()));
+    if lifetime.is_none() {
+        wrong.push(format!("jwtsvid.token_ttl must be 1s to 1h in whole seconds (5m, 90s), not {:?}", said.token_ttl));
+    }
+    let issuer = Some(&said.issuer).filter(|text| !text.is_empty()).and_then(|text| {
+        Issuer::parse(text).map_err(|error| wrong.push(format!("jwtsvid.issuer {error}: {text:?}"))).ok()
+    });
+    let mut audiences = Vec::new();
+    for name in &said.audiences {
+        match Audience::parse(name) {
+            Some(audience) => audiences.push(audience),
+            None => wrong.push(format!("jwtsvid.audiences: {name:?} is not 1 to {MAX_AUDIENCE} printable characters")),
+        }
+    }
+    for (key, path) in [("private_key_path", &said.private_key_path), ("nodes_dir", &said.nodes_dir)] {
+        if !path.is_empty() && !Path::new(path).is_absolute() {
+            wrong.push(format!("jwtsvid.{key} must be an absolute path, or empty for Proxmox's own"));
+        }
+    }
+    let lifetime = lifetime.unwrap_or_default();
+    let path = |text: &str| Some(text).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let rules = TokenRules {
+        trust_domain: trust_domain.unwrap_or_default(),
+        template: template.unwrap_or_default(),
+        issuer,
+        audiences: Some(audiences).filter(|audiences| !audiences.is_empty()),
+        lifetime,
+        owners: owners.unwrap_or_default(),
+    };
+    let signing = Signing {
+        private_key: path(&said.private_key_path),
+        nodes_dir: path(&said.nodes_dir),
+        lifetime: Duration::from_secs(lifetime.seconds().into()),
+    };
+    (rules, signing)
+}
+
 /// Options whose part of the product is not in this version. Accepting them in silence would be a promise.
 fn unavailable(config: &Config, wrong: &mut Vec<String>) {
-    let asked = [
-        ("secrets.enabled", config.secrets.enabled),
-        ("pxe.enabled", config.pxe.enabled),
-        ("jwks.listen", !config.jwks.listen.is_empty()),
-    ];
+    let asked = [("secrets.enabled", config.secrets.enabled), ("pxe.enabled", config.pxe.enabled)];
     for (key, _) in asked.into_iter().filter(|(_, asked)| *asked) {
         wrong.push(format!("{key} is set, but this version has no such function yet; leave it out"));
     }
@@ -319,6 +393,20 @@ mod tests {
             ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),
+            ("jwks: {listen: pve1}", "jwks.listen"),
+            ("jwks: {listen: '127.0.0.1:9100'}", "jwks.listen and management.listen"),
+            ("jwtsvid: {issuer: 'http://pve1'}", "jwtsvid.issuer must begin with https://: \"http://pve1\""),
+            ("jwtsvid: {issuer: 'https://pve1/'}", "jwtsvid.issuer must not end in a slash"),
+            ("jwtsvid: {token_ttl: 0s}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {token_ttl: 61m}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {token_ttl: '1500ms'}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {token_ttl: soon}", "jwtsvid.token_ttl"),
+            ("jwtsvid: {trust_domain: Prod}", "jwtsvid.trust_domain"),
+            ("jwtsvid: {subject_template: '{host}'}", "jwtsvid.subject_template"),
+            ("jwtsvid: {audiences: [a, '']}", "jwtsvid.audiences: \"\""),
+            ("jwtsvid: {private_key_path: pve-ssl.key}", "jwtsvid.private_key_path"),
+            ("jwtsvid: {nodes_dir: nodes}", "jwtsvid.nodes_dir"),
+            ("identity: {uuid_owner: ['106']}", "identity.uuid_owner: \"106\""),
             ("guests: {exclude: {vmids: [100, 99]}}", "guests.exclude.vmids: 99 is no VMID"),
             ("guests: {exclude: {pools: [lab, lab//a]}}", "guests.exclude.pools: \"lab//a\""),
             ("guests: {exclude: {tags: [lab, -a]}}", "guests.exclude.tags: \"-a\""),
@@ -398,6 +486,13 @@ mod tests {
         ] {
             assert_eq!(checked(&format!("log_level: '{level}'")).unwrap().log_level, level);
         }
+    }
+
+    #[test]
+    fn who_verifies_is_told_where_and_by_whom() {
+        let checked = checked("jwks: {listen: '[::]:8444'}\njwtsvid: {issuer: 'https://pve1:8444'}").unwrap();
+        assert_eq!(checked.publication.unwrap().port(), 8444);
+        assert_eq!(checked.token_rules.issuer.as_ref().unwrap().as_str(), "https://pve1:8444");
     }
 
     #[test]

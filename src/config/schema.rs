@@ -50,6 +50,8 @@ sections! {
         secrets: Secrets = Secrets::default(),
         /// See [`Pxe`].
         pxe: Pxe = Pxe::default(),
+        /// See [`Identity`].
+        identity: Identity = Identity::default(),
         /// See [`Jwtsvid`].
         jwtsvid: Jwtsvid = Jwtsvid::default(),
         /// See [`Jwks`].
@@ -172,14 +174,20 @@ sections! {
         url_lifetime: String = "15m".into(),
     }
 
+    /// Who is who.
+    Identity {
+        /// `UUID=VMID`: whose a UUID is that more than one VM has.
+        uuid_owner: Vec<String> = Vec::new(),
+    }
+
     /// Identity tokens.
     Jwtsvid {
-        /// The node's RSA key.
-        private_key_path: String = "/etc/pve/local/pve-ssl.key".into(),
+        /// The node's RSA key; empty: `nodes/<node>/pve-ssl.key` below `pve_dir`.
+        private_key_path: String = String::new(),
         /// Lifetime of a token.
         token_ttl: String = "5m".into(),
-        /// The cluster's certificates.
-        nodes_dir: String = "/etc/pve/nodes".into(),
+        /// The cluster's certificates; empty: `nodes` below `pve_dir`.
+        nodes_dir: String = String::new(),
         /// SPIFFE trust domain; empty: the node's name.
         trust_domain: String = String::new(),
         /// `iss`; empty: none.

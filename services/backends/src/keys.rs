@@ -6,6 +6,7 @@
 
 mod sealing;
 mod serving;
+mod signer;
 mod signing;
 mod tokens;
 
@@ -14,6 +15,7 @@ use zeroize::Zeroizing;
 
 pub use sealing::{CannotSeal, NodeKeys, SealingKey};
 pub use serving::{BadPair, ServingKey, ServingKeys};
+pub use signer::{Signer, Unsigned};
 pub use signing::{CannotSign, PublicKey, SigningKey};
 pub use tokens::{KeySet, TokenKeys};
 

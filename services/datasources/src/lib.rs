@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod ec2;
+mod identity_token;
 mod nocloud;
 mod openstack;
 mod pxe;
@@ -21,9 +22,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::Either;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pve_imds_backends::clock::Clock;
-use pve_imds_backends::keys::NodeKeys;
+use pve_imds_backends::keys::{NodeKeys, TokenKeys};
 use pve_imds_backends::pve::Inventory;
 use pve_imds_backends::resolver::Resolver;
 use pve_imds_model::endpoint::Family;
@@ -35,6 +36,7 @@ use pve_imds_model::vm::Vm;
 use tower::Service;
 
 use self::ec2::Census;
+use self::identity_token::{MAX_BODY, Mint};
 use self::openstack::MAX_PASSWORD;
 use self::reply::{Kind, Reply};
 use self::subject::Subject;
@@ -42,6 +44,7 @@ use self::subject::Subject;
 /// What the answers are made from. Whoever builds the router also opens these.
 pub use pve_imds_backends as backends;
 
+pub use identity_token::Rules as TokenRules;
 pub use openstack::{Password, Passwords};
 pub use reply::{Body, BoxError};
 
@@ -66,6 +69,10 @@ pub struct Settings {
     pub keys: NodeKeys,
     /// When they end.
     pub clock: Clock,
+    /// What signs identity tokens, and what they are checked with.
+    pub token_keys: TokenKeys,
+    /// What identity tokens say.
+    pub token_rules: Arc<TokenRules>,
 }
 
 /// Says what is counted here. Once, after the recorder is installed.
@@ -85,6 +92,8 @@ impl Default for Settings {
             passwords: Passwords::default(),
             keys: NodeKeys::default(),
             clock: Clock::default(),
+            token_keys: TokenKeys::default(),
+            token_rules: Arc::default(),
         }
     }
 }
@@ -118,6 +127,7 @@ impl Settings {
 pub struct Router {
     settings: Arc<Settings>,
     census: Census,
+    mint: Mint,
 }
 
 /// An answer that is there, or one that waits for a body.
@@ -128,7 +138,7 @@ impl Router {
     /// A router that serves what `settings` allow.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), census: Census::default() }
+        Self { settings: Arc::new(settings), census: Census::default(), mint: Mint::default() }
     }
 
     /// The one way in: whether there is such a thing, may be asked for in this way, and who asks. A wrong method is wrong
@@ -139,7 +149,7 @@ impl Router {
         let is_there = match endpoint.family() {
             Some(Family::Nocloud) => self.settings.nocloud_enabled,
             Some(Family::Openstack) => shown != Emulation::Ec2,
-            Some(Family::Ec2) => true,
+            Some(Family::Ec2 | Family::Identity) => true,
             Some(Family::Pxe) | None => false,
         };
         if !is_there {
@@ -162,7 +172,7 @@ impl Router {
             return Ok(pxe::exit(method));
         }
         let subject = self.enter(endpoint, request)?;
-        let Settings { keys, clock, passwords, .. } = &*self.settings;
+        let Settings { keys, clock, passwords, token_keys, .. } = &*self.settings;
         let reply = match endpoint {
             E::NocloudIndex
             | E::NocloudMetaData
@@ -186,7 +196,9 @@ impl Router {
                 verdict?;
                 ec2::serve(endpoint, path, &subject)?
             }
-            E::Pxe | E::Other => return Err(Fault::not_found()),
+            E::IdentityKeys => Reply::new(Kind::Json, token_keys.set().bytes()),
+            // Its method is another.
+            E::IdentityToken | E::Pxe | E::Other => return Err(Fault::not_found()),
         };
         Ok(reply.answer(method, headers))
     }
@@ -206,6 +218,26 @@ impl Router {
             Err(_) => Err(Fault::conflict(Outcome::PasswordSet)),
         }
     }
+
+    /// Says who a VM is, to those it names.
+    async fn issue_token<B>(self, request: Request<B>) -> Result<Response<Body>, Fault>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        let (parts, body) = request.into_parts();
+        let request = Request::from_parts(parts, ());
+        let subject = self.enter(Endpoint::IdentityToken, &request)?;
+        let Settings { keys, clock, token_keys, token_rules, inventory, .. } = &*self.settings;
+        // Whoever is to be kept from what a VM can be talked into GETting is to be kept from its identity.
+        ec2::judge(request.headers(), subject.vm, keys, clock).1?;
+        let body = Limited::new(body, MAX_BODY).collect().await.map_err(|error| {
+            let fault = if error.is::<LengthLimitError>() { Fault::body_too_large() } else { Fault::bad_request() };
+            fault.because(error)
+        })?;
+        let asks = (request.headers(), &*body.to_bytes());
+        self.mint.issue(&subject, asks, (token_rules, token_keys, clock), inventory.as_deref()).await
+    }
 }
 
 /// Who asks, where nobody looked.
@@ -215,6 +247,7 @@ const NOBODY: Caller = Caller::Unknown(UnknownCaller::NoConfig);
 fn methods(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Ec2Token => "PUT",
+        Endpoint::IdentityToken => "POST",
         Endpoint::OpenstackPassword => "GET, HEAD, POST",
         _ => "GET, HEAD",
     }
@@ -244,10 +277,13 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let known = request.extensions().get().copied();
         let endpoint = known.unwrap_or_else(|| Endpoint::classify(request.uri().path()));
-        if endpoint == Endpoint::OpenstackPassword && request.method() == Method::POST {
-            return Either::Right(Box::pin(self.clone().take_password(request)));
+        match (endpoint, request.method()) {
+            (Endpoint::OpenstackPassword, &Method::POST) => {
+                Either::Right(Box::pin(self.clone().take_password(request)))
+            }
+            (Endpoint::IdentityToken, &Method::POST) => Either::Right(Box::pin(self.clone().issue_token(request))),
+            _ => Either::Left(ready(self.answer(endpoint, &request))),
         }
-        Either::Left(ready(self.answer(endpoint, &request)))
     }
 }
 

@@ -42,6 +42,10 @@ words! {
         Ec2Dynamic => "ec2_dynamic",
         /// `/latest/api/token`
         Ec2Token => "ec2_token",
+        /// `/pve-imds/jwtsvid`
+        IdentityToken => "identity_token",
+        /// `/.well-known/jwks.json`
+        IdentityKeys => "identity_keys",
         /// `/pxe…`: errors must be spoken in iPXE's language.
         Pxe => "pxe",
         /// Everything else.
@@ -58,6 +62,8 @@ pub enum Family {
     Openstack,
     /// EC2's metadata.
     Ec2,
+    /// Identity tokens and what they are checked with.
+    Identity,
     /// iPXE's scripts.
     Pxe,
 }
@@ -135,6 +141,7 @@ impl Endpoint {
             Self::Ec2Index | Self::Ec2MetaData | Self::Ec2UserData | Self::Ec2Dynamic | Self::Ec2Token => {
                 Some(Family::Ec2)
             }
+            Self::IdentityToken | Self::IdentityKeys => Some(Family::Identity),
             Self::Pxe => Some(Family::Pxe),
             Self::Other => None,
         }
@@ -157,6 +164,14 @@ impl Endpoint {
                 (_, None, _) => Self::OpenstackIndex,
                 (_, Some(file), None) => Self::openstack_file(file),
                 (_, Some(_), Some(_)) => Self::Other,
+            },
+            Some("pve-imds") => match (parts.next(), parts.next()) {
+                (Some("jwtsvid"), None) => Self::IdentityToken,
+                _ => Self::Other,
+            },
+            Some(".well-known") => match (parts.next(), parts.next()) {
+                (Some("jwks.json"), None) => Self::IdentityKeys,
+                _ => Self::Other,
             },
             Some("pxe") => Self::Pxe,
             Some(version) if EC2_VERSIONS.contains(&version) => match (parts.next(), parts.next(), parts.next()) {
@@ -251,6 +266,14 @@ mod tests {
             ("/latest/api/token/x", E::Other),
             ("/1999-01-01/meta-data/", E::Other),
             ("/meta-data", E::Other),
+            ("/pve-imds/jwtsvid", E::IdentityToken),
+            ("/pve-imds//jwtsvid/", E::IdentityToken),
+            ("/pve-imds", E::Other),
+            ("/pve-imds/jwtsvid/x", E::Other),
+            ("/latest/pve-imds/jwtsvid", E::Other),
+            ("/.well-known/jwks.json", E::IdentityKeys),
+            ("/.well-known", E::Other),
+            ("/.well-known/openid-configuration", E::Other),
             ("/pxe", E::Pxe),
             ("/pxe/job", E::Pxe),
             ("/Nocloud", E::Other),
@@ -270,6 +293,7 @@ mod tests {
                 Some("nocloud") => Some(Family::Nocloud),
                 Some("openstack") => Some(Family::Openstack),
                 Some("ec2") => Some(Family::Ec2),
+                Some("identity") => Some(Family::Identity),
                 Some("pxe") => Some(Family::Pxe),
                 _ => None,
             };

@@ -2,7 +2,7 @@
 //!
 //! Anyone in the stack may raise a [`Fault`]; `middleware/rescue` alone turns it into an answer. A fault carries one
 //! calm line for the guest and, apart from it, the reason for the operator's log. It is refused the means to become a
-//! success, and a 503 cannot be made without its `Retry-After`.
+//! success, and a 503 or a 429 cannot be made without its `Retry-After`.
 
 use std::error::Error;
 use std::fmt;
@@ -43,6 +43,16 @@ outcomes! {
     TokenInvalid => "token_invalid", 401;
     /// This node's private key, which seals session tokens, cannot be read.
     NodeKeyUnreadable => "node_key_unreadable", 503;
+    /// This node has no key that signs identity tokens.
+    SigningKeyUnavailable => "signing_key_unavailable", 503;
+    /// The VM lacks a part of its name for others, or the node does not know whose trust domain that would be of.
+    SubjectUnavailable => "subject_unavailable", 503;
+    /// Tokens for this audience are not for this VM, or not for any of this node.
+    AudienceRefused => "audience_refused", 403;
+    /// Another VM of the cluster has the same UUID.
+    DuplicateUuid => "duplicate_uuid", 403;
+    /// The VM asks for identity tokens more often than its share: those who ask for one are programs, and know a 429.
+    TokenRateLimited => "token_rate_limited", 429;
     /// The guest has said a password before; it is said once.
     PasswordSet => "password_set", 409;
     /// The request body is larger than any we take.
@@ -112,6 +122,7 @@ enum Kind {
     MethodNotAllowed(&'static str),
     Conflict,
     PayloadTooLarge,
+    TooManyRequests(RetryAfter),
     Internal,
     Unavailable(RetryAfter),
 }
@@ -178,6 +189,12 @@ impl Fault {
         Self::new(Kind::PayloadTooLarge, Outcome::BodyTooLarge)
     }
 
+    /// 429 for the reason that `outcome` names: ask again, and less often.
+    #[must_use]
+    pub fn too_many_requests(outcome: Outcome, retry_after: RetryAfter) -> Self {
+        Self::new(Kind::TooManyRequests(retry_after), outcome)
+    }
+
     /// 503: not now, ask again.
     #[must_use]
     pub fn unavailable(outcome: Outcome, retry_after: RetryAfter) -> Self {
@@ -208,6 +225,7 @@ impl Fault {
             Kind::MethodNotAllowed(_) => 405,
             Kind::Conflict => 409,
             Kind::PayloadTooLarge => 413,
+            Kind::TooManyRequests(_) => 429,
             Kind::Internal => 500,
             Kind::Unavailable(_) => 503,
         }
@@ -223,7 +241,7 @@ impl Fault {
     #[must_use]
     pub fn retry_after(&self) -> Option<RetryAfter> {
         match self.kind {
-            Kind::Unavailable(after) => Some(after),
+            Kind::Unavailable(after) | Kind::TooManyRequests(after) => Some(after),
             _ => None,
         }
     }
@@ -274,6 +292,7 @@ mod tests {
             (Fault::conflict(Outcome::PasswordSet), 409, None, "password_set"),
             (Fault::body_too_large(), 413, None, "body_too_large"),
             (Fault::unavailable(Outcome::RateLimited, RetryAfter::DEFAULT), 503, Some(2), "rate_limited"),
+            (Fault::too_many_requests(Outcome::TokenRateLimited, RetryAfter(1)), 429, Some(1), "token_rate_limited"),
             (Fault::not_served(Outcome::VmExcluded), 404, None, ""),
             (Fault::unavailable(Outcome::VmUnknown, RetryAfter::UNKNOWN_VM), 503, Some(1), "vm_unknown"),
             (Fault::panic(), 500, None, "panic"),

@@ -8,9 +8,11 @@
 mod audience;
 mod claims;
 mod issuer;
+mod owner;
 mod subject;
 
-pub use audience::{Asked, Audience, BadAsk, MAX_AUDIENCE, MAX_AUDIENCES};
-pub use claims::{Claims, Lifetime};
+pub use audience::{Asked, Audience, BadAsk, MAX_AUDIENCE, MAX_AUDIENCES, NotAllowed};
+pub use claims::{Claims, Lifetime, Payload};
 pub use issuer::{BadIssuer, DISCOVERY_PATH, Issuer, JWKS_PATH};
+pub use owner::{BadOwner, Contested, Owners};
 pub use subject::{BadTemplate, BadTrustDomain, NoSubject, SpiffeId, Template, TrustDomain};

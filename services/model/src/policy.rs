@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
+use crate::identity::Audience;
 use crate::request::Emulation;
 use crate::yaml::{self, Placed, YamlError};
 
@@ -75,7 +76,7 @@ pub struct Policy {
     /// See [`MacRule`].
     pub mac: MacRule,
     /// Whom it may ask identity tokens for; `None`: anybody.
-    pub audiences: Option<Vec<String>>,
+    pub audiences: Option<Vec<Audience>>,
 }
 
 impl Default for Policy {
@@ -154,9 +155,6 @@ fn at(place: Option<(u64, u64)>) -> String {
 
 /// Most audiences a policy may name.
 const MAX_AUDIENCES: usize = 32;
-
-/// Longest audience, in bytes.
-const MAX_AUDIENCE: usize = 512;
 
 /// A key of the block.
 struct Key {
@@ -314,14 +312,9 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-fn audiences(value: &Value) -> Option<Vec<String>> {
+fn audiences(value: &Value) -> Option<Vec<Audience>> {
     let items = value.as_array().filter(|items| items.len() <= MAX_AUDIENCES)?;
-    let audience = |item: &Value| {
-        let text = item.as_str()?;
-        let printable = text.chars().all(|c| !c.is_control());
-        ((1..=MAX_AUDIENCE).contains(&text.len()) && printable).then(|| text.to_owned())
-    };
-    items.iter().map(audience).collect()
+    items.iter().map(|item| Audience::parse(item.as_str()?)).collect()
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use openssl::rsa::Rsa;
 use openssl::sha::sha256;
 use openssl::sign::Signer;
 use openssl::x509::X509;
-use pve_imds_model::identity::Claims;
+use pve_imds_model::identity::Payload;
 use serde_json::{Value, json};
 
 use super::BadKey;
@@ -81,14 +81,8 @@ pub struct SigningKey {
 
 /// OpenSSL could not sign.
 #[derive(Debug, thiserror::Error)]
-pub enum CannotSign {
-    /// The claims are no JSON.
-    #[error("the claims cannot be written")]
-    Claims(#[from] serde_json::Error),
-    /// OpenSSL has no memory.
-    #[error("the token cannot be signed")]
-    Signature(#[from] ErrorStack),
-}
+#[error("OpenSSL cannot sign")]
+pub struct CannotSign(#[from] ErrorStack);
 
 impl SigningKey {
     /// The first private key of a PEM file.
@@ -111,12 +105,12 @@ impl SigningKey {
     /// A token. Takes a good part of a millisecond of a core.
     ///
     /// # Errors
-    /// [`CannotSign`]
-    pub fn sign(&self, claims: &Claims<'_>) -> Result<String, CannotSign> {
+    /// OpenSSL has no memory.
+    pub fn sign(&self, payload: &Payload) -> Result<String, CannotSign> {
         let header = json!({"alg": "RS256", "kid": *self.public.kid, "typ": "JWT"}).to_string();
         let mut token = BASE64_URL_SAFE_NO_PAD.encode(header);
         token.push('.');
-        BASE64_URL_SAFE_NO_PAD.encode_string(serde_json::to_vec(claims)?, &mut token);
+        BASE64_URL_SAFE_NO_PAD.encode_string(payload, &mut token);
         // RSASSA-PKCS1-v1_5 (RFC 7518 §3.3): what OpenSSL does with an RSA key unless told otherwise.
         let signature = Signer::new(MessageDigest::sha256(), &self.key)?.sign_oneshot_to_vec(token.as_bytes())?;
         token.push('.');

@@ -119,16 +119,14 @@ impl Keyring {
         // Where there are none to be listed the node's own key will do.
         let looked = certificates.look(nodes_dir, own, members.as_ref());
         let unlisted = looked.as_ref().err().map(|error| Arc::from(chain(error)));
-        let mut news: Vec<News> = looked
-            .unwrap_or_default()
-            .into_iter()
-            .map(|news| News::Of(NodeFile::Certificate, news))
-            .collect();
+        let mut news: Vec<News> =
+            looked.unwrap_or_default().into_iter().map(|news| News::Of(NodeFile::Certificate, news)).collect();
         let path = self.signing_path.clone().unwrap_or_else(|| dir.join(&**own).join(NodeFile::Key.word()));
         _ = signing.look(own, &path, SigningKey::read);
         let lacking = || signing.complaint().cloned().unwrap_or_else(|| missing(&path));
         let unsigned = signing.said().is_none().then(lacking);
-        let doubts: Arc<[Arc<str>]> = unlisted.into_iter().chain(certificates.doubts(nodes_dir)).chain(unsigned).collect();
+        let doubts: Arc<[Arc<str>]> =
+            unlisted.into_iter().chain(certificates.doubts(nodes_dir)).chain(unsigned).collect();
         if doubts != self.tokens.doubts() {
             self.tokens.doubt(doubts);
         }

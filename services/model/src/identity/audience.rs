@@ -98,6 +98,28 @@ impl Asked {
     pub fn audiences(&self) -> &[Audience] {
         &self.0
     }
+
+    /// Whether each of them is in each of these lists; `None` has them all.
+    ///
+    /// # Errors
+    /// The first that is not, and whose list it was.
+    pub fn allowed_by(&self, lists: [(Option<&[Audience]>, &'static str); 2]) -> Result<(), NotAllowed> {
+        for (list, whose) in lists {
+            let Some(list) = list else { continue };
+            if let Some(audience) = self.0.iter().find(|audience| !list.contains(audience)) {
+                return Err(NotAllowed { audience: audience.clone(), whose });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An audience that is in no list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the audience {:?} is not among those that {whose} allows", audience.0)]
+pub struct NotAllowed {
+    audience: Audience,
+    whose: &'static str,
 }
 
 /// The values of the field. Others are nobody's business here.
@@ -201,5 +223,25 @@ mod tests {
             assert_eq!(got, expected.map(|names| names.iter().map(|name| (*name).to_owned()).collect()), "{body}");
         }
         assert_eq!(Asked::read(FORM, b"audience=\xff"), Err(BadAsk::Body));
+    }
+
+    #[test]
+    fn a_list_allows_what_is_in_it_and_no_list_allows_all() {
+        let audiences = |names: &[&str]| names.iter().map(|name| Audience::parse(name).unwrap()).collect::<Vec<_>>();
+        for (asked, node, vm, refused) in [
+            ("audience=a", None, None, None),
+            ("audience=a&audience=b", Some(&["b", "a", "c"][..]), Some(&["a", "b"][..]), None),
+            ("audience=a&audience=b", Some(&["a"]), None, Some(("b", "the node"))),
+            ("audience=a", Some(&["a"]), Some(&["b"]), Some(("a", "the policy"))),
+            ("audience=a", None, Some(&[]), Some(("a", "the policy"))),
+            ("audience=A", Some(&["a"]), None, Some(("A", "the node"))),
+            ("audience=a/", Some(&["a"]), None, Some(("a/", "the node"))),
+        ] {
+            let asked = Asked::read(None, asked.as_bytes()).unwrap();
+            let (node, vm) = (node.map(audiences), vm.map(audiences));
+            let got = asked.allowed_by([(node.as_deref(), "the node"), (vm.as_deref(), "the policy")]);
+            let got = got.err().map(|refused| (refused.audience.0, refused.whose));
+            assert_eq!(got, refused.map(|(audience, whose)| (audience.to_owned(), whose)));
+        }
     }
 }

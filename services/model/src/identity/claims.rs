@@ -88,6 +88,26 @@ impl<'a> Claims<'a> {
     }
 }
 
+impl Claims<'_> {
+    /// As a token carries it.
+    ///
+    /// # Errors
+    /// What it is made of cannot be written.
+    pub fn payload(&self) -> Result<Payload, serde_json::Error> {
+        serde_json::to_vec(self).map(Payload)
+    }
+}
+
+/// A claims set in JSON, to be signed. It is no secret; a token that carries it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload(Vec<u8>);
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// A single audience is a text of its own (RFC 7519 §4.1.3).
 fn one_or_many<S: Serializer>(audiences: &[Audience], serializer: S) -> Result<S::Ok, S::Error> {
     match audiences {
@@ -113,7 +133,7 @@ mod tests {
         let asked = Asked::read(None, body.as_bytes()).unwrap();
         let when = (1_775_087_593, Lifetime::default());
         let claims = Claims::new(&vm, ("test-node", pool.as_ref()), (&sub, &asked), when, (iss, "6023722e"));
-        serde_json::to_value(&claims).unwrap()
+        serde_json::from_slice(claims.payload().unwrap().as_ref()).unwrap()
     }
 
     #[test]

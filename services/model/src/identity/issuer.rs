@@ -42,7 +42,9 @@ pub enum BadIssuer {
     #[error("must have a host's name or address behind https://, and behind a colon only a port's number")]
     Host,
     /// A character that no URL has, an empty part, `.` or `..`.
-    #[error("must have a path that is one as it stands: no //, . or .. in it, and no characters that must be written with %")]
+    #[error(
+        "must have a path that is one as it stands: no //, . or .. in it, and no characters that must be written with %"
+    )]
     Path,
 }
 

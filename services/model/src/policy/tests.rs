@@ -23,7 +23,10 @@ fn a_policy_is_understood_whole_or_is_an_error() {
         ("hop_limit: 64\nmac: any", Ok(default())),
         ("mac: own", Ok(Policy { mac: MacRule::Own, ..default() })),
         ("audiences: []", Ok(Policy { audiences: Some(vec![]), ..default() })),
-        ("audiences: [a, \"b c\"]", Ok(Policy { audiences: Some(vec!["a".into(), "b c".into()]), ..default() })),
+        (
+            "audiences: [a, \"b c\"]",
+            Ok(Policy { audiences: Some(["a", "b c"].map(|name| Audience::parse(name).unwrap()).into()), ..default() }),
+        ),
         ("enabled: 0", value("enabled", enabled, (1, 10))),
         ("mac: own\nenabled: \"false\"", value("enabled", enabled, (2, 10))),
         ("enabled:", value("enabled", enabled, (1, 8))),

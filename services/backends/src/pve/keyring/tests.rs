@@ -269,8 +269,7 @@ fn whoever_misses_a_key_is_told_of_each_file() {
     fs::write(nodes.join("a").join(KEY), &key).unwrap();
     fs::write(nodes.join("a").join(CERTIFICATE), certificate_pem(&key).unwrap()).unwrap();
     fs::write(nodes.join("b").join(CERTIFICATE), &key).unwrap();
-    let expected =
-        ["/b/pve-ssl.pem: it holds no certificate that can be read", "there is no /c/pve-ssl.pem"];
+    let expected = ["/b/pve-ssl.pem: it holds no certificate that can be read", "there is no /c/pve-ssl.pem"];
     assert_eq!(doubts(&mut keyring), expected);
     for node in ["b", "c"] {
         fs::write(nodes.join(node).join(CERTIFICATE), certificate_pem(&key).unwrap()).unwrap();
