@@ -42,8 +42,6 @@ words! {
         GuestGuarded => "guest_guarded",
         /// Metrics and health can be asked for.
         ManagementOpen => "management_open",
-        /// The key set can be fetched from outside.
-        PublicationOpen => "publication_open",
         /// systemd has been told.
         Ready => "ready",
         /// Something we stand on is gone.

@@ -6,6 +6,7 @@
 //! whoever knocks.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,6 +33,9 @@ const BOUNDS: Bounds = Bounds {
     kept: Duration::from_secs(15),
 };
 
+/// What a handshake's first record begins with (RFC 8446 §5.1).
+const HANDSHAKE: [u8; 1] = [22];
+
 /// A handshake costs a signature, a good part of a millisecond: so often at most there is one.
 const HANDSHAKE_EVERY: Duration = Duration::from_millis(20);
 
@@ -49,17 +53,18 @@ pub(super) struct Shown {
 
 /// Answers until it is dropped.
 pub(super) async fn serve(listener: TcpListener, shown: Shown) -> Infallible {
-    let turns = std::sync::Arc::new(Turns::default());
+    let turns = Arc::new(Turns::default());
     let attend = move |stream, place| {
-        let (shown, turns) = (shown.clone(), std::sync::Arc::clone(&turns));
+        let (shown, turns) = (shown.clone(), Arc::clone(&turns));
         async move { attend(stream, place, &shown, &turns).await }
     };
     listener::serve(listener, OPTION, BOUNDS, attend).await
 }
 
 async fn attend(stream: TcpStream, place: Place, shown: &Shown, turns: &Turns) {
-    // Whoever says nothing takes nobody's turn.
-    if stream.readable().await.is_err() {
+    // Whoever says nothing, or what is no handshake, takes nobody's turn.
+    let mut first = [0];
+    if stream.peek(&mut first).await.is_err() || first != HANDSHAKE {
         return;
     }
     turns.wait().await;
@@ -194,7 +199,7 @@ fn fresh(mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, LazyLock};
+    use std::sync::LazyLock;
 
     use http_body_util::BodyExt;
     use pve_imds_datasources::backends::keys::{KeySet, SigningKey};
@@ -212,7 +217,7 @@ mod tests {
         Shown { tokens, serving: ServingKeys::default(), issuer: Issuer::parse(issuer).ok() }
     }
 
-    fn header<'a>(response: &'a Response<Full<Bytes>>, name: header::HeaderName) -> Option<&'a str> {
+    fn header(response: &Response<Full<Bytes>>, name: header::HeaderName) -> Option<&str> {
         response.headers().get(name).map(|value| value.to_str().unwrap())
     }
 

@@ -143,8 +143,8 @@ fn whoever_says_nothing_or_half_a_word_keeps_nobody_out() {
             (0..200).map(|_| connect()).collect()
         })
     };
-    // Nothing, and the beginning of a handshake.
-    for words in [&b""[..], b"\x16\x03\x01\x02"] {
+    // Nothing, the beginning of a handshake, and of what is none.
+    for words in [&b""[..], b"\x16\x03\x01\x02", b"GET / HT"] {
         let flood = flood(words);
         for _ in 0..5 {
             let begun = Instant::now();
@@ -154,4 +154,33 @@ fn whoever_says_nothing_or_half_a_word_keeps_nobody_out() {
         drop(flood);
     }
     assert_eq!(node.management("/healthz").as_deref(), Some("ok\n"));
+}
+
+/// The daemon's processor time, in clock ticks (proc_pid_stat(5)).
+fn ticks(node: &Node) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", node.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn whoever_shakes_hands_all_the_time_takes_little_of_the_processor() {
+    let mut node = publishing("");
+    node.tree.put_identity("pve1").unwrap();
+    let root = trusted(&node, "root.pem");
+    node.start();
+    let (before, begun) = (ticks(&node), Instant::now());
+    let url = format!("https://{LISTEN}/healthz");
+    let line =
+        format!("seq 100000 | timeout 4 xargs -P 16 -I@ curl -sk -m 5 -o /dev/null -w '%{{http_code}}\\n' {url}");
+    let mut command = node.namespace.command("sh");
+    let flood = std::thread::spawn(move || command.args(["-c", &line]).output().unwrap());
+    for _ in 0..5 {
+        assert!(fetch(&node, &root, KEYS).is_some());
+    }
+    let served = String::from_utf8(flood.join().unwrap().stdout).unwrap().lines().filter(|line| *line == "200").count();
+    let (took, spent) = (begun.elapsed(), ticks(&node) - before);
+    println!("{served} handshakes in {took:?}, {spent} ticks");
+    assert!(served > 20, "only {served} were answered");
+    assert!((served as f64) < took.as_secs_f64() * 50.0 + 5.0, "{served} in {took:?}");
 }
