@@ -12,7 +12,9 @@ mod daemon;
 pub mod guard;
 pub mod guests;
 mod health;
+mod listener;
 mod management;
+mod publication;
 mod ring;
 mod session;
 pub mod stack;
@@ -49,6 +51,7 @@ pub fn inventory(checked: &Checked) -> backend::Settings {
         dir: PathBuf::from(&checked.pve_dir),
         node: checked.node_name.clone(),
         signing: checked.signing.clone(),
+        serving: checked.publication.is_some(),
         ..backend::Settings::default()
     }
 }
@@ -97,6 +100,7 @@ pub async fn serve<R: Answers>(
 ) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(&checked, rules, router).await?;
     daemon.open_management(&checked, metrics).await;
+    daemon.open_publication(&checked).await;
     daemon.open_control();
     daemon.announce(&checked);
     let outcome = daemon.run(stop).await;

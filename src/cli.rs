@@ -43,6 +43,8 @@ pub enum Command {
     View(View),
     /// Print a VM's configuration as it is understood, as JSON
     Inspect(Inspect),
+    /// Print the key set that identity tokens are checked with, as JSON; needs no daemon
+    Jwks,
     /// Print what a guest has said of its administrator's password; the daemon that serves here is asked
     Password(Password),
     /// List guest interfaces: whose they are and whether they are guarded

@@ -3,6 +3,7 @@
 mod config;
 mod guard;
 mod inspect;
+mod jwks;
 mod password;
 mod rights;
 mod serve;
@@ -47,6 +48,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Show) => config::show(&load()?),
         Command::View(view) => view::run(&load()?.checked, &view),
         Command::Inspect(inspect) => inspect::run(load(), &inspect),
+        Command::Jwks => jwks::run(&load()?.checked),
         Command::Password(password) => password::run(vmid(&password.vmid)?),
         Command::Taps(taps) => taps::run(&load()?.checked, &holder()?, &taps),
         Command::Guard(GuardCommand::Attach { config, .. }) if cli.config.is_some() || config.is_some() => {
@@ -103,7 +105,7 @@ fn holder() -> anyhow::Result<Holder> {
 fn inventory(checked: &Checked) -> anyhow::Result<std::sync::Arc<Inventory>> {
     // An empty one is named where it is read.
     _ = checked.tree()?;
-    let settings = Settings { events: false, ..app::inventory(checked) };
+    let settings = Settings { events: false, serving: false, ..app::inventory(checked) };
     let (inventory, _watcher) = Inventory::open(settings).context("cannot read the VMs' configurations")?;
     Ok(inventory)
 }

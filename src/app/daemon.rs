@@ -3,6 +3,7 @@
 //! What a session is and in which order it begins stands in [`session`](super::session). This is what goes on when one
 //! ends: a device that somebody removed, a socket that failed, a thread that died cost a new session and no restart.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use super::claim::{Claim, Refused, Says};
 use super::control::{Control, Known};
 use super::guests::Accept;
 use super::health::Health;
+use super::listener::{self, Address};
+use super::publication::{self, Shown};
 use super::session::{Base, Broken, Session};
 use super::stack::{Answers, Node, Rules};
 use super::{management, systemd};
@@ -93,17 +96,32 @@ impl<R: Answers> Daemon<R> {
     /// Opens the node's side, if the configuration has one. Whoever waits for us to be ready finds it open, unless it
     /// cannot be had now: guests do not wait for that.
     pub(super) async fn open_management(&self, checked: &Checked, metrics: Metrics) {
-        let Some(address) = checked.management else { return };
+        let Some(at) = checked.management else { return };
+        let address = Address { option: management::OPTION, at };
         let health = self.health.subscribe();
         let open = move |listener: TcpListener| {
-            tracing::info!(bound = %listener.local_addr().unwrap_or(address), "metrics and health");
+            tracing::info!(bound = %listener.local_addr().unwrap_or(at), "metrics and health");
             passed(Step::ManagementOpen);
             management::serve(listener, metrics, health)
         };
-        match management::bind(address).await {
-            Ok(listener) => drop(tokio::spawn(open(listener))),
-            Err(refused) => drop(tokio::spawn(async { open(refused.insist().await).await })),
-        }
+        open_at(address, open).await;
+    }
+
+    /// Opens the outside, if the configuration has one; the same goes for it.
+    pub(super) async fn open_publication(&self, checked: &Checked) {
+        let Some(at) = checked.publication else { return };
+        let address = Address { option: publication::OPTION, at };
+        let inventory = &self.known.inventory;
+        let shown = Shown {
+            tokens: inventory.token_keys().clone(),
+            serving: inventory.serving_keys().clone(),
+            issuer: checked.token_rules.issuer.clone(),
+        };
+        let open = move |listener: TcpListener| {
+            tracing::info!(bound = %listener.local_addr().unwrap_or(at), "the key set for those who verify");
+            publication::serve(listener, shown)
+        };
+        open_at(address, open).await;
     }
 
     /// Opens what root asks on. Guests are served without it.
@@ -228,6 +246,17 @@ impl<R: Answers> Daemon<R> {
         let connections = session.guests.connections();
         tracing::info!(connections, "stopping; guarded interfaces stay guarded");
         session.drain().await;
+    }
+}
+
+/// Opens what listens there, now or, in the background, when it can be had.
+async fn open_at<F: Future<Output = Infallible> + Send + 'static>(
+    address: Address,
+    open: impl FnOnce(TcpListener) -> F + Send + 'static,
+) {
+    match listener::bind(address).await {
+        Ok(listener) => drop(tokio::spawn(open(listener))),
+        Err(refused) => drop(tokio::spawn(async { open(refused.insist().await).await })),
     }
 }
 

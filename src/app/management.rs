@@ -1,149 +1,46 @@
 //! The node's side: metrics for Prometheus and health for whoever asks, on an address of the operator's.
 //!
 //! In come HTTP requests from the node over the kernel's TCP; out go `/metrics` and `/healthz`. It serves no guest and
-//! knows nothing about any. An address that cannot be had is tried for, in the background and for ever. Connections are kept between requests; how many, and who goes first, [`places`] says.
-
-mod places;
+//! knows nothing about any. How it listens, [`listener`] says.
 
 use std::convert::Infallible;
-use std::io;
-use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use pve_imds_observability::Metrics;
-use pve_imds_transport::Backoff;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
 
-use self::places::{Phase, Place, Places};
 use super::health::Health;
+use super::listener::{self, Bounds, reply};
 
-/// The listener, if it can be had at once. Else what keeps trying for it: whoever has the port, or the address that is
-/// not here yet, is no reason not to serve guests.
-pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Refused> {
-    TcpListener::bind(address).await.map_err(|error| Refused::new(address, error))
-}
+/// The option that says where.
+pub(super) const OPTION: &str = "management.listen";
 
-/// An address that cannot be listened on now. What has been said of that is not said again.
-pub(super) struct Refused {
-    address: SocketAddr,
-    said: Vec<String>,
-}
-
-impl Refused {
-    fn new(address: SocketAddr, error: io::Error) -> Self {
-        let mut refused = Self { address, said: Vec::new() };
-        refused.say(&error);
-        refused
-    }
-
-    fn say(&mut self, error: &io::Error) {
-        let why = error.to_string();
-        if !self.said.contains(&why) {
-            let (address, mend) = (self.address, mend(error.kind(), self.address.port()));
-            tracing::error!(%address, error = why, "cannot listen on {address} (management.listen): {mend}");
-            self.said.push(why);
-        }
-    }
-
-    /// Tries until it can be had.
-    pub(super) async fn insist(mut self) -> TcpListener {
-        let mut backoff = Backoff::default();
-        loop {
-            tokio::time::sleep(backoff.wait()).await;
-            match TcpListener::bind(self.address).await {
-                Ok(listener) => return listener,
-                Err(error) => self.say(&error),
-            }
-        }
-    }
-}
-
-/// What whoever reads the log can do.
-fn mend(error: io::ErrorKind, port: u16) -> String {
-    match error {
-        io::ErrorKind::AddrInUse => {
-            format!("another program listens there, see `ss -ltnp sport = :{port}`; stop it or set another address")
-        }
-        io::ErrorKind::AddrNotAvailable => "this host does not have the address yet; add it or set another".to_owned(),
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 take CAP_NET_BIND_SERVICE; grant it or set another port".to_owned()
-        }
-        _ => "set another address".to_owned(),
-    }
-}
+const BOUNDS: Bounds = Bounds {
+    // Scrapers are one or two; more than this is somebody's mistake.
+    connections: 32,
+    // A first head that takes longer is none.
+    silent: Duration::from_secs(2),
+    // Scrapes are seconds or a minute apart, and Prometheus itself drops a connection that it has not used for five.
+    kept: Duration::from_secs(300),
+};
 
 /// Answers until it is dropped.
 pub(super) async fn serve(listener: TcpListener, metrics: Metrics, health: watch::Receiver<Health>) -> Infallible {
-    let mut places = Places::default();
-    let mut failing = false;
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of files, for as long as it lasts: said when it begins.
-                if !std::mem::replace(&mut failing, true) {
-                    tracing::error!(%error, "the management listener cannot accept; trying again");
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        failing = false;
-        // Only now: until somebody knocks, nobody has to go.
-        places.make_room().await;
+    let attend = move |stream, place| {
         let (metrics, health) = (metrics.clone(), health.clone());
-        places.give(|place| attend(stream, place, metrics, health));
-    }
-}
-
-/// One connection, for as long as it keeps within its times.
-async fn attend(stream: TcpStream, place: Place, metrics: Metrics, health: watch::Receiver<Health>) {
-    let service = service_fn(|request| {
-        let (place, metrics, health) = (&place, &metrics, &health);
         async move {
-            place.is(Phase::Asking);
-            let response = answer(&request, metrics, health).await;
-            // What is left to do is to take it. Whoever does not is like one that asks nothing more.
-            place.is(Phase::Kept(Instant::now()));
-            Ok::<_, Infallible>(response)
+            let answer = async |request| answer(&request, &metrics, &health).await;
+            listener::converse(stream, place, answer).await;
         }
-    });
-    // hyper's own time for heads would also be that of a scraper between two scrapes.
-    let connection = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
-    let (mut connection, mut phase) = (pin!(connection), place.watch());
-    loop {
-        let deadline = phase.borrow_and_update().deadline();
-        tokio::select! {
-            end = &mut connection => {
-                if let Err(error) = end {
-                    tracing::debug!(%error, "a management connection ended early");
-                }
-                return;
-            }
-            _ = phase.changed() => {}
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                tracing::debug!("a management connection took too long");
-                return;
-            }
-        }
-    }
+    };
+    listener::serve(listener, OPTION, BOUNDS, attend).await
 }
 
-async fn answer(
-    request: &Request<Incoming>,
-    metrics: &Metrics,
-    health: &watch::Receiver<Health>,
-) -> Response<Full<Bytes>> {
+async fn answer<B>(request: &Request<B>, metrics: &Metrics, health: &watch::Receiver<Health>) -> Response<Full<Bytes>> {
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
             Health::count(health).await;
@@ -161,18 +58,14 @@ async fn answer(
     }
 }
 
-fn reply(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(text.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-    response
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::sync::OnceLock;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -215,34 +108,6 @@ mod tests {
             if body.len() == length.parse::<usize>().unwrap() {
                 return Some(text);
             }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_taken_port_is_had_once_it_is_free() {
-        let holder = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = holder.local_addr().unwrap();
-        let refused = bind(address).await.err().unwrap();
-        let mut insisting = pin!(refused.insist());
-        let waited = tokio::time::timeout(Duration::from_millis(100), &mut insisting).await;
-        assert!(waited.is_err(), "somebody else has it");
-        drop(holder);
-        assert_eq!(insisting.await.local_addr().unwrap(), address);
-    }
-
-    #[test]
-    fn each_refusal_has_its_mend() {
-        use io::ErrorKind as Kind;
-        for (error, said) in [
-            (
-                Kind::AddrInUse,
-                "another program listens there, see `ss -ltnp sport = :9100`; stop it or set another address",
-            ),
-            (Kind::AddrNotAvailable, "this host does not have the address yet; add it or set another"),
-            (Kind::PermissionDenied, "ports below 1024 take CAP_NET_BIND_SERVICE; grant it or set another port"),
-            (Kind::OutOfMemory, "set another address"),
-        ] {
-            assert_eq!(mend(error, 9100), said);
         }
     }
 

@@ -13,7 +13,7 @@ use pve_imds_datasources::TokenRules;
 use pve_imds_datasources::backends::pve::{self as backend, Look, Signing};
 use pve_imds_model::chain;
 use pve_imds_model::exclude::{Bridge, Exclude, Tag};
-use pve_imds_model::identity::{Audience, Lifetime, MAX_AUDIENCE, Owners, Template, TrustDomain};
+use pve_imds_model::identity::{Audience, Issuer, Lifetime, MAX_AUDIENCE, Owners, Template, TrustDomain};
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
 use pve_imds_model::vendor::Files;
@@ -40,6 +40,8 @@ pub struct Checked {
     pub log_format: Format,
     /// Where metrics and health are asked for.
     pub management: Option<SocketAddr>,
+    /// Where the key set is fetched from outside.
+    pub publication: Option<SocketAddr>,
     /// Guests that are neither guarded nor served.
     pub exclude: Exclude,
     /// Names guests may ask for besides ours.
@@ -99,6 +101,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
     let log_format = word("log.format", &config.log.format, FORMATS, &mut wrong);
     let exclude = exclude(&config.guests.exclude, &mut wrong);
     let management = management(layers, config, &mut wrong);
+    let publication = publication(config, management, &mut wrong);
     if config.pve_dir.is_empty() {
         wrong.push("pve_dir must name a directory".into());
     }
@@ -159,6 +162,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         log_level: config.log_level.clone(),
         log_format,
         management,
+        publication,
         exclude,
         allowed_hosts: config.http.allowed_hosts.clone(),
         pin_dir,
@@ -240,6 +244,22 @@ fn management(layers: &Layers, config: &Config, wrong: &mut Vec<String>) -> Opti
     }
 }
 
+fn publication(config: &Config, management: Option<SocketAddr>, wrong: &mut Vec<String>) -> Option<SocketAddr> {
+    let text = &config.jwks.listen;
+    if text.is_empty() {
+        return None;
+    }
+    let address = text.parse().ok();
+    match address {
+        None => wrong.push(format!("jwks.listen must be an address and a port (0.0.0.0:8444), not {text:?}")),
+        same if same == management => {
+            wrong.push(format!("jwks.listen and management.listen are both {text}; set another"))
+        }
+        Some(_) => {}
+    }
+    address
+}
+
 /// Who is left out. What Proxmox would not take for a name can match nobody: whoever wrote it meant something else.
 fn exclude(written: &schema::Exclude, wrong: &mut Vec<String>) -> Exclude {
     fn each<T: Ord, W: std::fmt::Debug>(
@@ -281,6 +301,9 @@ fn tokens(config: &Config, wrong: &mut Vec<String>) -> (TokenRules, Signing) {
     if lifetime.is_none() {
         wrong.push(format!("jwtsvid.token_ttl must be 1s to 1h in whole seconds (5m, 90s), not {:?}", said.token_ttl));
     }
+    let issuer = Some(&said.issuer).filter(|text| !text.is_empty()).and_then(|text| {
+        Issuer::parse(text).map_err(|error| wrong.push(format!("jwtsvid.issuer {error}: {text:?}"))).ok()
+    });
     let mut audiences = Vec::new();
     for name in &said.audiences {
         match Audience::parse(name) {
@@ -298,7 +321,7 @@ fn tokens(config: &Config, wrong: &mut Vec<String>) -> (TokenRules, Signing) {
     let rules = TokenRules {
         trust_domain: trust_domain.unwrap_or_default(),
         template: template.unwrap_or_default(),
-        issuer: None,
+        issuer,
         audiences: Some(audiences).filter(|audiences| !audiences.is_empty()),
         lifetime,
         owners: owners.unwrap_or_default(),
@@ -313,11 +336,7 @@ fn tokens(config: &Config, wrong: &mut Vec<String>) -> (TokenRules, Signing) {
 
 /// Options whose part of the product is not in this version. Accepting them in silence would be a promise.
 fn unavailable(config: &Config, wrong: &mut Vec<String>) {
-    let asked = [
-        ("secrets.enabled", config.secrets.enabled),
-        ("pxe.enabled", config.pxe.enabled),
-        ("jwks.listen", !config.jwks.listen.is_empty()),
-    ];
+    let asked = [("secrets.enabled", config.secrets.enabled), ("pxe.enabled", config.pxe.enabled)];
     for (key, _) in asked.into_iter().filter(|(_, asked)| *asked) {
         wrong.push(format!("{key} is set, but this version has no such function yet; leave it out"));
     }
@@ -374,6 +393,10 @@ mod tests {
             ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),
+            ("jwks: {listen: pve1}", "jwks.listen"),
+            ("jwks: {listen: '127.0.0.1:9100'}", "jwks.listen and management.listen"),
+            ("jwtsvid: {issuer: 'http://pve1'}", "jwtsvid.issuer must begin with https://: \"http://pve1\""),
+            ("jwtsvid: {issuer: 'https://pve1/'}", "jwtsvid.issuer must not end in a slash"),
             ("jwtsvid: {token_ttl: 0s}", "jwtsvid.token_ttl"),
             ("jwtsvid: {token_ttl: 61m}", "jwtsvid.token_ttl"),
             ("jwtsvid: {token_ttl: '1500ms'}", "jwtsvid.token_ttl"),
@@ -463,6 +486,13 @@ mod tests {
         ] {
             assert_eq!(checked(&format!("log_level: '{level}'")).unwrap().log_level, level);
         }
+    }
+
+    #[test]
+    fn who_verifies_is_told_where_and_by_whom() {
+        let checked = checked("jwks: {listen: '[::]:8444'}\njwtsvid: {issuer: 'https://pve1:8444'}").unwrap();
+        assert_eq!(checked.publication.unwrap().port(), 8444);
+        assert_eq!(checked.token_rules.issuer.as_ref().unwrap().as_str(), "https://pve1:8444");
     }
 
     #[test]

@@ -43,7 +43,7 @@ const ROOMS: &[(&str, &[&str], &[&str], &str)] = &[
     ("smoltcp", &["pve-imds-transport"], &["pve-imds"], "only transport speaks TCP; tests play the guest"),
     ("rtnetlink", &["pve-imds-transport"], &[], "only transport finds interfaces"),
     ("netlink-packet-route", &["pve-imds-transport"], &[], "only transport finds interfaces"),
-    ("hyper", &["pve-imds-transport", "pve-imds"], &[], "HTTP is served by transport and the management listener"),
+    ("hyper", &["pve-imds-transport", "pve-imds"], &[], "HTTP is served by transport and the node's listeners"),
     ("hyper-util", &["pve-imds-transport", "pve-imds"], &[], "as hyper"),
     ("governor", &["pve-imds-middleware"], &[], "limits are a layer"),
     ("notify", &["pve-imds-backends"], &[], "outgoing IO is in backends"),
@@ -51,6 +51,7 @@ const ROOMS: &[(&str, &[&str], &[&str], &str)] = &[
     ("josekit", &["pve-imds-backends"], &[], "keys are in backends"),
     ("aws-sigv4", &["pve-imds-backends"], &[], "outgoing IO is in backends"),
     ("openssl", &["pve-imds-backends"], &[], "the one crypto stack has one door"),
+    ("tokio-openssl", &["pve-imds-backends"], &[], "as openssl"),
     ("serde-saphyr", &["pve-imds-model"], &[], "YAML is wrapped once, in model/src/yaml.rs"),
     (
         "metrics-exporter-prometheus",

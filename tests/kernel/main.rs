@@ -25,6 +25,7 @@ mod links;
 mod password;
 mod pins;
 mod policy;
+mod publication;
 mod pve;
 mod qdisc;
 mod rebuild;

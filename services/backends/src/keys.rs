@@ -1,10 +1,11 @@
-//! The nodes' keys: what seals, what signs, and what others check signatures with.
+//! The nodes' keys: what seals, what signs, what others check signatures with and what TLS is spoken with.
 //!
 //! In come the bytes of PEM files; out go a [`SealingKey`] that was derived for one purpose, a [`SigningKey`] and its
-//! [`PublicKey`]. [`NodeKeys`] and [`TokenKeys`] hold those that are in force: whoever keeps the inventory reads the files,
-//! a request only looks here. Refused: to show a private key to anybody, and to ask a terminal for a passphrase.
+//! [`PublicKey`], and a [`ServingKey`] that TLS is spoken with. [`NodeKeys`], [`TokenKeys`] and [`ServingKeys`] hold those
+//! that are in force: whoever keeps the inventory reads the files, a request only looks here. Refused: to show a private key to anybody, and to ask a terminal for a passphrase.
 
 mod sealing;
+mod serving;
 mod signer;
 mod signing;
 mod tokens;
@@ -13,6 +14,7 @@ use openssl::pkey::PKey;
 use zeroize::Zeroizing;
 
 pub use sealing::{CannotSeal, NodeKeys, SealingKey};
+pub use serving::{BadPair, ServingKey, ServingKeys};
 pub use signer::{Signer, Unsigned};
 pub use signing::{CannotSign, PublicKey, SigningKey};
 pub use tokens::{KeySet, TokenKeys};

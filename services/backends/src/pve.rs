@@ -30,6 +30,7 @@ mod overheard;
 mod pace;
 mod progress;
 mod reload;
+mod serving;
 mod unread;
 mod verdict;
 mod watch;

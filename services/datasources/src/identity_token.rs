@@ -13,7 +13,7 @@ use pve_imds_backends::clock::Clock;
 use pve_imds_backends::keys::{Signer, TokenKeys};
 use pve_imds_backends::pve::Inventory;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
-use pve_imds_model::identity::{Asked, Audience, Claims, Lifetime, Owners, SpiffeId, Template, TrustDomain};
+use pve_imds_model::identity::{Asked, Audience, Claims, Issuer, Lifetime, Owners, SpiffeId, Template, TrustDomain};
 use pve_imds_model::policy::Policy;
 
 use crate::reply::{Body, Kind, Reply};
@@ -30,7 +30,7 @@ pub struct Rules {
     /// The path of a name.
     pub template: Template,
     /// `iss`
-    pub issuer: Option<String>,
+    pub issuer: Option<Issuer>,
     /// Whom they may be for; `None`: anybody.
     pub audiences: Option<Vec<Audience>>,
     /// For how long they are good.
@@ -100,7 +100,7 @@ impl Mint {
             (node, pool.as_ref()),
             (&sub, &asked),
             (clock.now(), rules.lifetime),
-            (rules.issuer.as_deref(), &jti),
+            (rules.issuer.as_ref().map(Issuer::as_str), &jti),
         );
         let payload = claims.payload().map_err(|error| unsigned().because(error))?;
         let token = self.signer.sign(key, payload).await.map_err(|error| unsigned().because(error))?;

@@ -6,14 +6,21 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use openssl::sha::sha256;
 use serde_json::json;
 
 use super::{PublicKey, SigningKey};
 
 /// A JWK Set, as it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeySet(Bytes);
+pub struct KeySet {
+    bytes: Bytes,
+    tag: Arc<str>,
+    count: usize,
+}
 
 impl KeySet {
     /// That of these keys, in this order, each once.
@@ -26,13 +33,26 @@ impl KeySet {
             }
         }
         let keys: Vec<_> = seen.into_iter().map(PublicKey::jwk).collect();
-        Self(json!({ "keys": keys }).to_string().into())
+        let (count, bytes) = (keys.len(), Bytes::from(json!({ "keys": keys }).to_string()));
+        Self { tag: BASE64_URL_SAFE_NO_PAD.encode(sha256(&bytes)).into(), bytes, count }
     }
 
     /// The document.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        self.0.clone()
+        self.bytes.clone()
+    }
+
+    /// A name for these bytes and no others: letters, digits, `-` and `_`.
+    #[must_use]
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// Nothing can be checked with it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
     }
 }
 
@@ -52,6 +72,7 @@ struct InForce {
     signing: Option<Arc<SigningKey>>,
     set: KeySet,
     cluster: Option<Arc<str>>,
+    doubts: Arc<[Arc<str>]>,
 }
 
 impl TokenKeys {
@@ -75,7 +96,21 @@ impl TokenKeys {
 
     /// From now on these.
     pub fn put(&self, signing: Option<Arc<SigningKey>>, set: KeySet, cluster: Option<Arc<str>>) {
-        self.0.store(Arc::new(InForce { signing, set, cluster }));
+        let doubts = self.doubts();
+        self.0.store(Arc::new(InForce { signing, set, cluster, doubts }));
+    }
+
+    /// Why a node's key may be missing from the set: a line for each file that cannot be used, which names it.
+    #[must_use]
+    pub fn doubts(&self) -> Arc<[Arc<str>]> {
+        Arc::clone(&self.0.load().doubts)
+    }
+
+    /// From now on these are doubted.
+    pub(crate) fn doubt(&self, doubts: Arc<[Arc<str>]>) {
+        let InForce { signing, set, cluster, .. } = &**self.0.load();
+        let (signing, set, cluster) = (signing.clone(), set.clone(), cluster.clone());
+        self.0.store(Arc::new(InForce { signing, set, cluster, doubts }));
     }
 }
 
@@ -99,6 +134,16 @@ mod tests {
             assert_eq!(key["kid"], **signing.public().kid());
         }
         assert_eq!(KeySet::default().bytes(), r#"{"keys":[]}"#);
+    }
+
+    #[test]
+    fn a_tag_is_of_the_bytes() {
+        let key = SigningKey::read(&rsa_key_pem(2048).unwrap()).unwrap();
+        let set = KeySet::of([key.public()]);
+        assert!(KeySet::default().is_empty() && !set.is_empty());
+        assert_eq!(set.tag(), KeySet::of([key.public(), key.public()]).tag());
+        assert_ne!(set.tag(), KeySet::default().tag());
+        assert!(set.tag().bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)));
     }
 
     #[test]

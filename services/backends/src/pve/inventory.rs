@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::unread::{File, Trouble, Unread};
-use crate::keys::{NodeKeys, TokenKeys};
+use crate::keys::{NodeKeys, ServingKeys, TokenKeys};
 use crate::resolver::Resolver;
 
 /// Where the configurations are and how often to look.
@@ -44,6 +44,8 @@ pub struct Settings {
     pub resolv_conf: PathBuf,
     /// See [`Signing`].
     pub signing: Signing,
+    /// Whether TLS is going to be spoken with this node's certificate, which is read only then.
+    pub serving: bool,
 }
 
 /// What identity tokens are signed with, and for how long.
@@ -73,6 +75,7 @@ impl Default for Settings {
             events: true,
             resolv_conf: "/etc/resolv.conf".into(),
             signing: Signing::default(),
+            serving: false,
         }
     }
 }
@@ -152,6 +155,7 @@ pub struct Inventory {
     resolver: Resolver,
     keys: NodeKeys,
     tokens: TokenKeys,
+    serving: ServingKeys,
 }
 
 /// Everything at one moment.
@@ -233,6 +237,7 @@ impl Inventory {
             resolver: Resolver::default(),
             keys: NodeKeys::default(),
             tokens: TokenKeys::default(),
+            serving: ServingKeys::default(),
         }
     }
 
@@ -332,6 +337,12 @@ impl Inventory {
     #[must_use]
     pub fn token_keys(&self) -> &TokenKeys {
         &self.tokens
+    }
+
+    /// What TLS is spoken with, followed like everything else if [`Settings::serving`] says so.
+    #[must_use]
+    pub fn serving_keys(&self) -> &ServingKeys {
+        &self.serving
     }
 
     /// Who has this UUID, by VMID. Two VMs have one when a backup was restored beside the VM it was made of.

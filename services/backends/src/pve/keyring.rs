@@ -12,7 +12,7 @@ use std::time::Duration;
 use pve_imds_model::chain;
 use tokio::time::Instant;
 
-use self::known::{Files, Known};
+use self::known::{Files, Known, missing};
 use self::rota::Rota;
 use super::inventory::Signing;
 use super::members::Members;
@@ -117,14 +117,19 @@ impl Keyring {
         let Self { own, members, certificates, signing, .. } = self;
         let nodes_dir = self.nodes_dir.as_deref().unwrap_or(dir);
         // Where there are none to be listed the node's own key will do.
-        let mut news: Vec<News> = certificates
-            .look(nodes_dir, own, members.as_ref())
-            .unwrap_or_default()
-            .into_iter()
-            .map(|news| News::Of(NodeFile::Certificate, news))
-            .collect();
+        let looked = certificates.look(nodes_dir, own, members.as_ref());
+        let unlisted = looked.as_ref().err().map(|error| Arc::from(chain(error)));
+        let mut news: Vec<News> =
+            looked.unwrap_or_default().into_iter().map(|news| News::Of(NodeFile::Certificate, news)).collect();
         let path = self.signing_path.clone().unwrap_or_else(|| dir.join(&**own).join(NodeFile::Key.word()));
         _ = signing.look(own, &path, SigningKey::read);
+        let lacking = || signing.complaint().cloned().unwrap_or_else(|| missing(&path));
+        let unsigned = signing.said().is_none().then(lacking);
+        let doubts: Arc<[Arc<str>]> =
+            unlisted.into_iter().chain(certificates.doubts(nodes_dir)).chain(unsigned).collect();
+        if doubts != self.tokens.doubts() {
+            self.tokens.doubt(doubts);
+        }
 
         let held = certificates.said().map(|(node, key)| (Arc::clone(node), PublicKey::clone(key)));
         let is_member = |node: &str| node == &**own || members.as_ref().is_none_or(|members| members.has(node));
@@ -138,16 +143,12 @@ impl Keyring {
         if self.signs.as_ref() != Some(&signs) {
             news.push(match &signs {
                 Some(kid) => News::Signs(Arc::clone(kid)),
-                None => News::CannotSign(signing.complaint().cloned().unwrap_or_else(|| missing(&path))),
+                None => News::CannotSign(lacking()),
             });
             self.signs = Some(signs);
         }
         news
     }
-}
-
-fn missing(path: &Path) -> Arc<str> {
-    format!("there is no {}", path.display()).into()
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use super::metrics;
 use super::pace::{Act, Pace};
 use super::progress::Progress;
 use super::reload::{Event, Loader, Look};
+use super::serving::{News as PairNews, Pair};
 use super::unread::File;
 
 /// Keeps the inventory true for as long as it lives.
@@ -75,7 +76,7 @@ impl Inventory {
     /// # Errors
     /// No thread can be started.
     pub fn open(settings: Settings) -> io::Result<(Arc<Self>, Watcher)> {
-        let Settings { dir, node, poll, events, resolv_conf, signing } = settings;
+        let Settings { dir, node, poll, events, resolv_conf, signing, serving } = settings;
         let progress = Arc::new(Progress::default());
         let (wake, wakes) = channel();
         let ask = wake.clone();
@@ -91,6 +92,7 @@ impl Inventory {
             resolv_conf,
             loader,
             keyring: Keyring::new(&node, signing, inventory.keys().clone(), inventory.token_keys().clone()),
+            pair: serving.then(|| Pair::new(&node, inventory.serving_keys().clone())),
             hints,
             inventory: Arc::clone(&inventory),
             progress: Arc::clone(&progress),
@@ -176,6 +178,8 @@ struct Worker {
     resolv_conf: PathBuf,
     loader: Loader,
     keyring: Keyring,
+    /// `None`: nobody serves with it.
+    pair: Option<Pair>,
     hints: Option<Hints>,
     inventory: Arc<Inventory>,
     progress: Arc<Progress>,
@@ -201,6 +205,9 @@ impl Worker {
             self.tell(&look);
             self.progress.reads("the nodes' keys");
             tell_of_keys(&self.keyring.look(&self.dir, Instant::now()));
+            if let Some(news) = self.pair.as_mut().and_then(|pair| pair.look(&self.dir, Instant::now())) {
+                tell_of_pair(&news);
+            }
             let done = Wake::Looked {
                 failed: look.failed.as_ref().map(|error| chain(error)),
                 unsettled: look.unsettled || deaf,
@@ -319,6 +326,23 @@ fn tell_of_keys(news: &[News]) {
         if let News::Signs(_) | News::CannotSign(_) = news {
             metrics::signs(matches!(news, News::Signs(_)));
         }
+    }
+}
+
+/// Logs what became of the pair that TLS is spoken with.
+fn tell_of_pair(news: &PairNews) {
+    match news {
+        PairNews::Read => info!("the key set is served with the certificate that the node has now (jwks.listen)"),
+        PairNews::Kept(reason) => warn!(
+            %reason,
+            "the node's certificate and its key cannot be used as they are; the key set is served with those from before \
+             (jwks.listen; `pvecm updatecerts --force` makes new ones)"
+        ),
+        PairNews::Lacking(reason) => error!(
+            %reason,
+            "nobody can fetch the key set over TLS until this node has a certificate and its key (jwks.listen; `pvecm \
+             updatecerts` makes them)"
+        ),
     }
 }
 

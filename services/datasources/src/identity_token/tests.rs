@@ -4,6 +4,7 @@ use pve_imds_backends::keys::{KeySet, SigningKey};
 use pve_imds_backends::pve;
 use pve_imds_backends::testing::{read_token, rsa_key_pem};
 use pve_imds_model::conf;
+use pve_imds_model::identity::Issuer;
 use pve_imds_model::request::Caller;
 use pve_imds_model::vm::VmId;
 use serde_json::{Value, json};
@@ -58,7 +59,7 @@ async fn ask(router: &Router, config: &str, kind: Option<&str>, body: impl Into<
 
 #[tokio::test]
 async fn a_token_is_signed_and_says_who_asks() {
-    let node = Node::new(Rules { issuer: Some("https://pve.example".into()), ..Rules::default() });
+    let node = Node::new(Rules { issuer: Some(Issuer::parse("https://pve.example").unwrap()), ..Rules::default() });
     let router = node.router();
     let token = ask(&router, CONFIG, None, "audience=https://vault.example.com").await.unwrap();
     let (header, claims) = node.read(&token);

@@ -119,6 +119,15 @@ impl<T> Files<T> {
         self.known.get(node)?.said.as_ref()
     }
 
+    /// Why there is nothing of a node, or nothing new: a line for each file below `dir` that cannot be used.
+    pub(super) fn doubts(&self, dir: &Path) -> impl Iterator<Item = Arc<str>> {
+        self.known.iter().filter_map(move |(node, known)| match (&known.complaint, &known.said) {
+            (Some(complaint), _) => Some(Arc::clone(complaint)),
+            (None, None) => Some(missing(&dir.join(&**node).join(self.name.word()))),
+            (None, Some(_)) => None,
+        })
+    }
+
     /// Why that node's cannot be used, if that is known.
     pub(super) fn complaint(&self, node: &str) -> Option<&Arc<str>> {
         self.known.get(node)?.complaint.as_ref()
@@ -165,6 +174,10 @@ impl<T> Known<T> {
     pub(super) fn complaint(&self) -> Option<&Arc<str>> {
         self.complaint.as_ref()
     }
+}
+
+pub(super) fn missing(path: &Path) -> Arc<str> {
+    format!("there is no {}", path.display()).into()
 }
 
 /// What a file holds.

@@ -247,3 +247,32 @@ fn keys_and_certificates_may_lie_elsewhere() {
     assert_eq!(signing(&keyring.look(tree.path(), Instant::now())), ["read c", "signs"]);
     assert_eq!(in_force(&tokens, &key), (2, Some(true)));
 }
+
+#[test]
+fn whoever_misses_a_key_is_told_of_each_file() {
+    let tree = tempfile::tempdir().unwrap();
+    let nodes = tree.path().join("nodes");
+    let (mut keyring, _, tokens) = keyring("a");
+    let mut now = Instant::now();
+    let mut doubts = |keyring: &mut Keyring| {
+        keyring.look(tree.path(), now);
+        now += KEEP;
+        let files = tokens.doubts();
+        files.iter().map(|line| line.replace(&*nodes.to_string_lossy(), "")).collect::<Vec<_>>()
+    };
+    let nothing = doubts(&mut keyring);
+    assert!(nothing.len() == 2 && nothing[1] == "there is no /a/pve-ssl.key", "{nothing:?}");
+    let key = rsa_key_pem(2048).unwrap();
+    for node in ["a", "b", "c"] {
+        fs::create_dir_all(nodes.join(node)).unwrap();
+    }
+    fs::write(nodes.join("a").join(KEY), &key).unwrap();
+    fs::write(nodes.join("a").join(CERTIFICATE), certificate_pem(&key).unwrap()).unwrap();
+    fs::write(nodes.join("b").join(CERTIFICATE), &key).unwrap();
+    let expected = ["/b/pve-ssl.pem: it holds no certificate that can be read", "there is no /c/pve-ssl.pem"];
+    assert_eq!(doubts(&mut keyring), expected);
+    for node in ["b", "c"] {
+        fs::write(nodes.join(node).join(CERTIFICATE), certificate_pem(&key).unwrap()).unwrap();
+    }
+    assert_eq!(doubts(&mut keyring), [""; 0]);
+}

@@ -206,6 +206,7 @@ fn look_once(pve: &PveTree) -> (String, Vec<String>) {
         dir,
         resolv_conf,
         loader,
+        pair: None,
         hints: None,
         inventory: Arc::clone(&inventory),
         progress: Arc::default(),
