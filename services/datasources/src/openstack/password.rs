@@ -5,18 +5,16 @@
 //! identity the guest was given: two VMs can share a UUID and must not share this, and a number can become another
 //! machine's. Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
 
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use pve_imds_model::vm::{Vm, VmId};
 
+use crate::book::Book;
+
 /// Bytes of a password, Nova's bound.
 pub(crate) const MAX_PASSWORD: usize = 4 * 255;
-
-/// Guests whose password is kept; the first to have said one is forgotten first. 4,096 of them are 4 MiB.
-const MAX_GUESTS: usize = 4096;
 
 /// What a guest has said. Encrypted or not, it is in no log.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,15 +51,9 @@ pub struct TooLong;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadySaid;
 
-/// The passwords of all guests. Clones share them.
+/// The passwords of all guests, 4 MiB at most. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Passwords(Arc<Mutex<Book>>);
-
-#[derive(Debug, Default)]
-struct Book {
-    said: HashMap<Guest, Password>,
-    order: VecDeque<Guest>,
-}
+pub struct Passwords(Arc<Mutex<Book<Guest, Password>>>);
 
 /// Who said it.
 type Guest = (VmId, String);
@@ -74,26 +66,19 @@ impl Passwords {
     /// What the guest in this VM has said.
     #[must_use]
     pub fn get(&self, vm: &Vm) -> Option<Password> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).said.get(&guest(vm)).cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&guest(vm)).cloned()
     }
 
     /// Takes down what it says. An empty one is none.
     pub(crate) fn say(&self, vm: &Vm, password: Password) -> Result<(), AlreadySaid> {
         let guest = guest(vm);
         let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if book.said.contains_key(&guest) {
+        if book.get(&guest).is_some() {
             return Err(AlreadySaid);
         }
-        if password.0.is_empty() {
-            return Ok(());
+        if !password.0.is_empty() {
+            book.put(guest, password);
         }
-        if book.order.len() >= MAX_GUESTS
-            && let Some(first) = book.order.pop_front()
-        {
-            book.said.remove(&first);
-        }
-        book.order.push_back(guest.clone());
-        book.said.insert(guest, password);
         Ok(())
     }
 }
@@ -129,13 +114,5 @@ mod tests {
     fn it_has_a_length() {
         assert!(Password::new(Bytes::from(vec![b'x'; MAX_PASSWORD])).is_ok());
         assert_eq!(Password::new(Bytes::from(vec![b'x'; MAX_PASSWORD + 1])), Err(TooLong));
-    }
-
-    #[test]
-    fn the_first_is_forgotten_first() {
-        let passwords = Passwords::default();
-        (0..=MAX_GUESTS).for_each(|guest| passwords.say(&vm(guest, "a"), password("x")).unwrap());
-        assert_eq!(passwords.get(&vm(0, "a")), None);
-        assert!(passwords.get(&vm(1, "a")).is_some() && passwords.get(&vm(MAX_GUESTS, "a")).is_some());
     }
 }
