@@ -229,13 +229,13 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
         ),
         // A text is not looked into, and what stands around it is.
         ("<!--#user-data\n<!--#usr-data\n<!--#imds,\n<!-#imds\n-->", vec![]),
-        ("<!--#user-data\n<!--#usr-data\n--> x\n", vec![]),
+        ("<!--#user-data\n<!--#usr-data\nx -->\n", vec![]),
         (
             "<!--#user-data\n <!--#imds\n-->\n <!--#imds\n",
             vec![(4, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
         ),
         (
-            "<!--#user-data\n--> x\n <!--#imds\n<!--#vendor-data\n-->",
+            "<!--#user-data\nx -->\n <!--#imds\n<!--#vendor-data\n-->",
             vec![(3, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
         ),
     ] {
