@@ -74,8 +74,8 @@ fn index(path: &str, subject: &Subject<'_>) -> String {
 
 /// `meta_data.json`.
 fn meta_data(subject: &Subject<'_>) -> Value {
-    let Subject { vm, node, pool, .. } = subject;
-    let keys: Vec<_> = instance::public_keys(vm).collect();
+    let Subject { vm, node, pool, site, .. } = subject;
+    let keys: Vec<_> = instance::public_keys(vm, site).collect();
     let facts = instance::facts(vm, node, pool.as_ref()).into_iter().map(|(key, value)| (key, json!(value)));
     let mut document = json!({
         "uuid": vm.instance_id(),

@@ -332,6 +332,36 @@ async fn who_has_entered_stays_in() {
     }
 }
 
+/// Whoever switches Proxmox's options off means all of them.
+#[tokio::test]
+async fn options_that_are_not_heeded_are_in_no_answer() {
+    let config = "name: web\nciuser: ops\nsshkeys: ssh-ed25519%20AAAA%20ops%0A\n\
+                  net0: virtio=BC:24:11:00:00:01\nipconfig0: ip=192.0.2.5/24\nnameserver: 192.0.2.53\n";
+    let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
+    for (path, heeded, otherwise) in [
+        ("/nocloud/meta-data", "ssh-ed25519 AAAA", 200),
+        ("/nocloud/user-data", "ssh-ed25519 AAAA", 200),
+        ("/nocloud/network-config", "192.0.2", 200),
+        ("/openstack/latest/meta_data.json", "ssh-ed25519 AAAA", 200),
+        ("/openstack/latest/user_data", "ssh-ed25519 AAAA", 404),
+        ("/openstack/latest/network_data.json", "192.0.2", 200),
+        ("/latest/meta-data/", "public-keys/", 200),
+        ("/latest/meta-data/public-keys/0/openssh-key", "ssh-ed25519 AAAA", 404),
+        ("/latest/meta-data/network/interfaces/macs/bc:24:11:00:00:01/local-ipv4s", "192.0.2.5", 404),
+    ] {
+        for cloudinit_enabled in [true, false] {
+            let settings = Settings { cloudinit_enabled, ..Settings::default() };
+            let got = ask(settings, Method::GET, path, Some(Caller::Known(Arc::clone(&vm)))).await;
+            let (status, text) = match got {
+                Ok(response) => (200, body(response).await),
+                Err(fault) => (fault.status(), String::new()),
+            };
+            let expected = if cloudinit_enabled { 200 } else { otherwise };
+            assert_eq!((status, text.contains(heeded)), (expected, cloudinit_enabled), "{path}: {text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_the_stack_has_classified_is_not_classified_again() {
     let mut request = Request::new(Empty::<Bytes>::new());

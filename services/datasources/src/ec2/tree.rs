@@ -140,7 +140,7 @@ pub(super) fn dynamic(subject: &Subject<'_>) -> Node {
 
 /// `0=key-0`, but `0/openssh-key`.
 fn public_keys(subject: &Subject<'_>) -> Directory {
-    let keys = (0..).zip(instance::public_keys(subject.vm)).map(|(number, key): (u32, _)| Entry {
+    let keys = (0..).zip(instance::public_keys(subject.vm, &subject.site)).map(|(number, key): (u32, _)| Entry {
         name: number.to_string(),
         listed: Some(format!("{number}={}", key.name)),
         node: Directory::default().leaf("openssh-key", key.line).done(),
