@@ -38,6 +38,12 @@ impl<K: Clone + Eq + Hash, V> Book<K, V> {
         }
         self.order.push_back(key);
     }
+
+    /// Forgets everything else.
+    pub(crate) fn keep(&mut self, is_kept: impl Fn(&K) -> bool) {
+        self.order.retain(|key| is_kept(key));
+        self.entries.retain(|key, _| is_kept(key));
+    }
 }
 
 #[cfg(test)]
@@ -56,5 +62,8 @@ mod tests {
         assert_eq!((book.get(&0), book.get(&1), book.get(&2)), (Some(&'b'), None, Some(&'a')));
         assert_eq!(book.get(&MAX_ENTRIES), Some(&'a'));
         assert_eq!((book.entries.len(), book.order.len()), (MAX_ENTRIES, MAX_ENTRIES));
+        book.keep(|key| *key < 4);
+        assert_eq!((book.get(&0), book.get(&4)), (Some(&'b'), None));
+        assert_eq!((book.entries.len(), book.order.len()), (3, 3));
     }
 }

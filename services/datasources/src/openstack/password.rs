@@ -1,9 +1,10 @@
 //! `/openstack/<version>/password`: the administrator's password that a guest has drawn, encrypted with its owner's public
 //! key by the guest itself (cloudbase-init, cloud-init's `set-password`).
 //!
-//! A guest may say it once; its owner reads it. It lives in memory until the daemon ends, under the VM's number and the
-//! identity the guest was given: two VMs can share a UUID and must not share this, and a number can become another
-//! machine's. Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
+//! A guest may say it once; its owner reads it. It lives in memory until the daemon ends or the VM is gone, under the VM's
+//! number and the identity the guest was given: two VMs can share a UUID and must not share this, and a number can become
+//! another machine's. Of one without a UUID the number is the identity, so whoever follows the VMs says which are there.
+//! Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,6 +70,11 @@ impl Passwords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&guest(vm)).cloned()
     }
 
+    /// Forgets what VMs have said that are not there any more.
+    pub fn keep(&self, is_there: impl Fn(VmId) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(|(vmid, _)| is_there(*vmid));
+    }
+
     /// Takes down what it says. An empty one is none.
     pub(crate) fn say(&self, vm: &Vm, password: Password) -> Result<(), AlreadySaid> {
         let guest = guest(vm);
@@ -108,6 +114,18 @@ mod tests {
         // A copy that kept the UUID, and whatever comes under the same number later.
         assert_eq!((passwords.get(&vm(1, "a")), passwords.get(&vm(0, "b"))), (None, None));
         assert!(!format!("{passwords:?}").contains("Password(x"), "{passwords:?}");
+    }
+
+    #[test]
+    fn it_goes_with_the_vm() {
+        let passwords = Passwords::default();
+        let [gone, other] = [100, 101].map(|vmid| Vm::new(VmId::new(vmid).unwrap()));
+        for vm in [&gone, &other] {
+            passwords.say(vm, password("x")).unwrap();
+        }
+        passwords.keep(|vmid| vmid != gone.vmid);
+        assert_eq!((passwords.get(&gone), passwords.get(&other)), (None, Some(password("x"))));
+        assert_eq!(passwords.say(&gone, password("y")), Ok(()), "the next one under this number is heard");
     }
 
     #[test]
