@@ -42,6 +42,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Forgets what VMs have said that have left the cluster: their numbers may be given to others.
+    pub(super) fn review(&self) {
+        self.passwords.keep(|vmid| self.inventory.vm(vmid).is_some());
+    }
+
     fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Password(vmid) => {

@@ -167,6 +167,7 @@ impl<R: Answers> Daemon<R> {
                 },
                 Ok(()) = self.changes.changed() => {
                     session.review();
+                    self.known.review();
                     None
                 }
                 end = &mut session.ring.ended => match end {

@@ -3,7 +3,9 @@
 use std::io::{Write, stdout};
 
 use pve_imds_datasources::backends::pve::Record;
+use pve_imds_model::endpoint::Family;
 use pve_imds_model::exclude::Rule;
+use pve_imds_model::hidden::hidden;
 use pve_imds_model::notes::BlockError;
 use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
 use pve_imds_model::pools::PoolId;
@@ -13,25 +15,38 @@ use pve_imds_model::vendor::File;
 use pve_imds_model::vm::Vm;
 use serde_json::{Map, Value, json};
 
-/// `view --sources`: one line for each answer, one for the node's own decision.
-pub(super) fn print(record: &Record, site: &Site, rule: Option<&Rule>) -> anyhow::Result<()> {
+use crate::config::Checked;
+
+/// `view --sources`: one line for each answer, one for each dialect that they are told in, one for whether the node has
+/// anything to do with the VM.
+pub(super) fn print(record: &Record, checked: &Checked, site: &Site, rule: Option<&Rule>) -> anyhow::Result<()> {
     let mut out = stdout().lock();
     writeln!(out, "{:<16} {:<8} DETAIL", "ANSWER", "FROM")?;
     let mut row =
         |what: &str, from: &str, detail: &str| writeln!(out, "{}", format!("{what:<16} {from:<8} {detail}").trim_end());
+    let Checked { nocloud_enabled, emulation, .. } = *checked;
+    let refused = match &record.vm.notes.policy {
+        Some(Err(_)) => Some("the policy is broken"),
+        Some(Ok(Policy { enabled: false, .. })) => Some("the policy says `enabled: false`"),
+        Some(Ok(_)) | None => None,
+    };
     for Origin { what, source, broken } in origins(&record.vm, record.pool.as_ref(), site) {
-        let detail = match (what, broken, source, &record.vm.notes.policy) {
+        let detail = match (what, broken, source, refused) {
             (_, Some(error), ..) => format!("the block is broken: {error}"),
             (_, None, Source::Node | Source::Both, _) => files(&record.vm, record.pool.as_ref(), site).join(", "),
-            ("imds", None, _, block) => policy(block.as_ref()),
-            (_, None, Source::Refused, Some(Err(_))) => "the policy is broken".to_owned(),
-            (_, None, Source::Refused, Some(Ok(Policy { enabled: false, .. }))) => {
-                "the policy says `enabled: false`".to_owned()
-            }
-            ("user-data", None, Source::Refused, _) => "the block says `secrets=`".to_owned(),
+            ("imds", None, ..) => policy(record.vm.notes.policy.as_ref()),
+            (_, None, Source::Refused, Some(why)) => why.to_owned(),
+            ("user-data", None, Source::Refused, None) => "the block says `secrets=`".to_owned(),
             _ => String::new(),
         };
         row(what, source.word(), &detail)?;
+    }
+    for (what, family) in [("nocloud", Family::Nocloud), ("openstack", Family::Openstack), ("ec2", Family::Ec2)] {
+        match (refused, hidden(&record.vm, family, nocloud_enabled, emulation)) {
+            (Some(why), _) => row(what, Source::Refused.word(), why)?,
+            (None, Some(hidden)) => row(what, hidden.source().word(), &format!("not served: {hidden}"))?,
+            (None, None) => row(what, Source::Default.word(), "served")?,
+        }
     }
     match rule {
         Some(rule) => row("guests.exclude", "node", &format!("excluded ({rule}): neither guarded nor served"))?,

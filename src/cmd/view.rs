@@ -1,5 +1,6 @@
 //! `view`: the answer a VM would get, through the real stack, in this process.
 
+use std::fs;
 use std::io::{Write, stderr, stdout};
 use std::net::Ipv4Addr;
 
@@ -11,6 +12,7 @@ use pve_imds_middleware::empty;
 use pve_imds_model::conf::{Reason, Warning};
 use pve_imds_model::endpoint::{Endpoint, Family};
 use pve_imds_model::fault::Outcome;
+use pve_imds_model::hidden::hidden;
 use pve_imds_model::request::{Directory, Link, Peer};
 use pve_imds_model::session;
 use pve_imds_model::tap::TapName;
@@ -55,7 +57,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     let link = Link { tap: TapName { vmid, nic }, index: 0, since: 0 };
     let rule = Admission::new(inventory.clone(), checked.exclude.clone()).rule(link);
     if view.sources {
-        return sources::print(&record, &app::settings(checked, &inventory).site(), rule.as_ref());
+        return sources::print(&record, checked, &app::settings(checked, &inventory).site(), rule.as_ref());
     }
     if let Some(rule) = rule {
         writeln!(
@@ -78,7 +80,8 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         let body = body.collect().await.map_err(|error| anyhow::anyhow!("the answer broke off: {error}"))?;
         anyhow::Ok((head, body.to_bytes()))
     };
-    let is_of_ec2 = Endpoint::classify(request.uri().path()).family() == Some(Family::Ec2);
+    let family = Endpoint::classify(request.uri().path()).family();
+    let is_of_ec2 = family == Some(Family::Ec2);
     let (path, head, body) = runtime.block_on(async {
         // Where nothing is served without a session, as a client that knows them would ask.
         if is_of_ec2 && record.vm.requires_tokens() {
@@ -109,13 +112,27 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     }
     // Not from the body: a 404 has none.
     let outcome = head.extensions.get().copied().unwrap_or(Outcome::Ok);
-    let why = match (unknown, outcome) {
-        (Some(unknown), _) => format!(": {unknown}"),
-        (None, Outcome::NotFound) => ": nothing is served there".to_owned(),
-        (None, Outcome::VmExcluded) => ": its policy says `enabled: false`".to_owned(),
-        (None, _) => String::new(),
+    let hidden = family.and_then(|family| hidden(&record.vm, family, checked.nocloud_enabled, checked.emulation));
+    let why = match (unknown, outcome, hidden) {
+        (Some(unknown), ..) => format!(": {unknown}"),
+        (None, Outcome::NotFound, Some(hidden)) => format!(": {hidden}"),
+        (None, Outcome::NotFound, None) => ": nothing is served there".to_owned(),
+        (None, Outcome::VmExcluded, _) => ": its policy says `enabled: false`".to_owned(),
+        (None, Outcome::NodeKeyUnreadable, _) => format!(": {}", keyless(checked)),
+        (None, ..) => String::new(),
     };
     bail!("VM {vmid} would get {} for {path} on net{nic}: {outcome}{why}", head.status);
+}
+
+/// Which key there is not, and how it is mended.
+fn keyless(checked: &Checked) -> String {
+    let key = checked.pve_dir.join("nodes").join(&checked.node_name).join("pve-ssl.key");
+    let why = match fs::read(&key) {
+        Err(error) => error.to_string(),
+        Ok(_) => "it holds no private key that can be used".to_owned(),
+    };
+    let mend = "is this node's name right (node_name)? It takes root to read it, and `pvecm updatecerts` makes one where there is none";
+    format!("{}: {why}; {mend}", key.display())
 }
 
 /// A line that was to be a network interface.

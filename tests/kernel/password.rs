@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
-use crate::world::{Guest, Node, Plug, run};
+use crate::world::{Guest, Node, Plug, run, until};
 
 const SAID: &str = "c2FpZCBieSBhIGd1ZXN0";
 const PATH: &str = "/openstack/latest/password";
@@ -24,7 +24,7 @@ fn refused(node: &Node, vmid: &str, why: &str) {
 }
 
 #[test]
-fn what_a_guest_says_of_its_password_is_told_to_root_until_the_daemon_ends() {
+fn what_a_guest_says_of_its_password_is_told_to_root_until_daemon_or_vm_end() {
     let (mut node, guest) = Node::serving_one();
     node.vm(102);
     let other = Guest::plug(&node, 102, Plug::Veth, "169.254.1.3/16");
@@ -71,6 +71,11 @@ fn what_a_guest_says_of_its_password_is_told_to_root_until_the_daemon_ends() {
     refused(&node, "101", "VM 101 has said no password");
     assert_eq!(say(&guest, "another"), Some(200));
     assert_eq!(asked(&node, "101").1, b"another");
+    // Whoever has the number after it is another, with the same UUID or without one.
+    node.tree.remove(101).unwrap();
+    until("the VM is gone", || asked(&node, "101").2.contains("no configuration of it").then_some(()));
+    node.vm(101);
+    until("it is known", || asked(&node, "101").2.contains("has said no password").then_some(()));
     node.stop("TERM");
     assert!(!socket.exists());
     refused(&node, "101", "nobody serves here");

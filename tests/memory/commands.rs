@@ -341,6 +341,9 @@ fn where_an_answer_comes_from_is_said_and_never_to_a_guest() {
             "network-config default the block is broken: line 4, column 1: not a network configuration: the version is \
              neither 1 nor 2",
             "imds block hop_limit: 1",
+            "nocloud default served",
+            "openstack default served",
+            "ec2 default served",
             "guests.exclude node not excluded",
         ],
     );
@@ -392,9 +395,41 @@ fn what_a_policy_withholds_is_said_with_its_word() {
     for (vmid, why) in [("100", "the policy says `enabled: false`"), ("101", "the policy is broken")] {
         let output = product(&config, &["view", vmid, "--sources"], &[]);
         let refused = |what: &str| format!("{what:<16} refused  {why}\n");
-        for what in ["user-data", "vendor-data", "network-config"] {
+        for what in ["user-data", "vendor-data", "network-config", "nocloud", "openstack", "ec2"] {
             assert!(out(&output).contains(&refused(what)), "{vmid}: {}", out(&output));
         }
+    }
+}
+
+/// Nothing of a 404 says which of two configurations, and which key of it, somebody has to look at.
+#[test]
+fn what_hides_a_dialect_is_named() {
+    let mut tree = PveTree::cluster("pve1").unwrap();
+    let nic = "name: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n";
+    tree.put(100, nic).unwrap();
+    tree.put(101, &format!("#<!--#imds\n#ec2_tokens%3A required\n#-->\n{nic}")).unwrap();
+    tree.put(102, &format!("#<!--#imds\n#emulate%3A ec2\n#-->\n{nic}")).unwrap();
+    let base = format!("pve_dir: {}\nnode_name: pve1\n", tree.path().display());
+    let (ec2, off) = (format!("{base}emulate: ec2\n"), format!("{base}nocloud: {{enabled: false}}\n"));
+    let required = "its policy says `ec2_tokens: required`, which without an `emulate` means EC2 alone";
+    let emulates = "its policy says `emulate: ec2`";
+    for (config, vmid, path, why) in [
+        (&base, "101", "/nocloud/meta-data", required),
+        (&base, "101", "/openstack", required),
+        (&base, "102", "/nocloud/user-data", emulates),
+        (&base, "102", "/openstack/latest/meta_data.json", emulates),
+        (&ec2, "100", "/openstack", "this node's configuration says `emulate: ec2`"),
+        (&off, "100", "/nocloud/meta-data", "this node's configuration says `nocloud.enabled: false`"),
+        // There is none of it whatever is shown.
+        (&base, "100", "/openstack/latest/user_data", "nothing is served there"),
+        (&base, "101", "/latest/user-data", "nothing is served there"),
+    ] {
+        let output = product(config, &["view", vmid, path], &[]);
+        let said = format!("404 Not Found for {path} on net0: not_found: {why}\n");
+        assert!(err(&output).ends_with(&said), "{}", err(&output));
+        let sources = out(&product(config, &["view", vmid, "--sources"], &[]));
+        let named = sources.contains(&format!("not served: {why}\n"));
+        assert_eq!(named, why != "nothing is served there", "{sources}");
     }
 }
 
@@ -410,8 +445,11 @@ fn what_a_session_is_required_for_can_be_seen() {
     assert_eq!((output.status.code(), out(&output).as_str()), (Some(0), "web"), "{}", err(&output));
     fs::remove_file(tree.path().join("nodes/pve1/pve-ssl.key")).unwrap();
     let output = ask();
-    let said = "VM 100 would get 503 Service Unavailable for /latest/api/token on net0: node_key_unreadable\n";
-    assert!(output.status.code() == Some(1) && err(&output).ends_with(said), "{}", err(&output));
+    let said = "VM 100 would get 503 Service Unavailable for /latest/api/token on net0: node_key_unreadable: ";
+    assert!(output.status.code() == Some(1) && err(&output).contains(said), "{}", err(&output));
+    for said in ["/nodes/pve1/pve-ssl.key: No such file", "`pvecm updatecerts`"] {
+        assert!(err(&output).contains(said), "{}", err(&output));
+    }
 }
 
 /// What is asked for in words that can be meant, and is not there.

@@ -5,7 +5,9 @@
 //! that all of them share. Refused: to guess who is asking, to speak status codes, and to answer with half of anything.
 #![forbid(unsafe_code)]
 
+mod book;
 mod ec2;
+mod entry;
 mod held;
 mod identity_token;
 mod nocloud;
@@ -37,6 +39,7 @@ use pve_imds_model::vm::Vm;
 use tower::Service;
 
 use self::ec2::Census;
+use self::entry::Entered;
 use self::held::Held;
 use self::identity_token::{MAX_BODY, Mint};
 use self::openstack::MAX_PASSWORD;
@@ -106,17 +109,6 @@ impl Settings {
     pub fn site(&self) -> Site {
         Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns(), vendor: Arc::clone(&self.vendor) }
     }
-
-    fn subject<'a>(&'a self, vm: &'a Arc<Vm>, link: Option<&Link>, emulation: Emulation) -> Subject<'a> {
-        Subject {
-            vm,
-            nic: link.and_then(|link| vm.nic(link.tap.nic)),
-            pool: self.inventory.as_ref().and_then(|inventory| inventory.vm(vm.vmid)?.pool),
-            node: &self.node,
-            site: self.site(),
-            emulation,
-        }
-    }
 }
 
 /// The innermost service: path to datasource. Cheap to clone, always ready; it waits for nothing but a body that is
@@ -129,6 +121,7 @@ impl Settings {
 pub struct Router {
     settings: Arc<Settings>,
     census: Census,
+    entered: Entered,
     mint: Mint,
     held: Held,
 }
@@ -141,7 +134,7 @@ impl Router {
     /// A router that serves what `settings` allow.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), census: Census::default(), mint: Mint::default(), held: Held::default() }
+        Self { settings: Arc::new(settings), ..Self::default() }
     }
 
     /// The one way in: whether there is such a thing, may be asked for in this way, and who asks. A wrong method is wrong
@@ -163,7 +156,21 @@ impl Router {
         if endpoint.family() == Some(Family::Nocloud) && vm.keeps_to_ec2() {
             return Err(Fault::not_found());
         }
-        Ok(self.settings.subject(vm, extensions.get(), shown))
+        Ok(self.subject(vm, extensions.get().copied(), shown))
+    }
+
+    fn subject<'r>(&'r self, vm: &'r Arc<Vm>, link: Option<Link>, emulation: Emulation) -> Subject<'r> {
+        let Settings { inventory, node, .. } = &*self.settings;
+        Subject {
+            vm,
+            link,
+            nic: link.and_then(|link| vm.nic(link.tap.nic)),
+            pool: inventory.as_ref().and_then(|inventory| inventory.vm(vm.vmid)?.pool),
+            node,
+            site: self.settings.site(),
+            emulation,
+            entered: &self.entered,
+        }
     }
 
     /// The answer to a request whose body says nothing.

@@ -28,7 +28,7 @@ pub(crate) fn serve(endpoint: Endpoint, subject: &Subject<'_>) -> Result<Reply, 
     let Subject { vm, site, .. } = subject;
     Ok(match endpoint {
         Endpoint::NocloudIndex => Reply::new(Kind::Text, Bytes::from_static(LISTING.as_bytes())),
-        Endpoint::NocloudMetaData => Reply::new(Kind::Yaml, meta_data(vm)?),
+        Endpoint::NocloudMetaData => Reply::new(Kind::Yaml, meta_data(vm, site)?),
         Endpoint::NocloudUserData => Reply::new(Kind::Opaque, subject.user_data()?),
         Endpoint::NocloudVendorData => Reply::new(Kind::Opaque, subject.vendor_data()?),
         Endpoint::NocloudNetworkConfig => Reply::new(Kind::Yaml, network_config(vm, site)),
@@ -36,7 +36,7 @@ pub(crate) fn serve(endpoint: Endpoint, subject: &Subject<'_>) -> Result<Reply, 
     })
 }
 
-fn meta_data(vm: &Vm) -> Result<Bytes, Fault> {
+fn meta_data(vm: &Vm, site: &Site) -> Result<Bytes, Fault> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     struct MetaData<'a> {
@@ -52,7 +52,7 @@ fn meta_data(vm: &Vm) -> Result<Bytes, Fault> {
     let document = MetaData {
         instance_id: vm.instance_id(),
         local_hostname: vm.hostname(),
-        public_keys: instance::public_keys(vm).map(|key| key.line).collect(),
+        public_keys: instance::public_keys(vm, site).map(|key| key.line).collect(),
     };
     // Never an empty document instead: cloud-init would call every clone by the same instance-id.
     yaml::write(&document).map(Bytes::from).map_err(|error| Fault::panic().because(error))
@@ -100,7 +100,7 @@ mod tests {
             ("name: 12\n", "instance-id: \"106\"\nlocal-hostname: \"12\"\n"),
             ("name: yes\n", "instance-id: \"106\"\nlocal-hostname: \"yes\"\n"),
         ] {
-            let document = meta_data(&vm(config)).unwrap();
+            let document = meta_data(&vm(config), &Site::default()).unwrap();
             assert_eq!(text(&document), expected);
             let read: BTreeMap<String, String> = yaml::read(&document).unwrap();
             assert_eq!(read.len(), 2);
@@ -111,10 +111,13 @@ mod tests {
     fn meta_data_has_the_keys_that_there_are() {
         let keys = "sshkeys: ssh-ed25519%20AAAA%20ops%0Arestrict%20ssh-rsa%20AAAA%0Assh-rsa%20BBBB%20a%3A%20b%0A\n";
         assert_eq!(
-            text(&meta_data(&vm(&format!("name: web\n{keys}"))).unwrap()),
+            text(&meta_data(&vm(&format!("name: web\n{keys}")), &Site::default()).unwrap()),
             "instance-id: \"106\"\nlocal-hostname: \"web\"\npublic-keys:\n  - \"ssh-ed25519 AAAA ops\"\n  - \"ssh-rsa BBBB a: b\"\n"
         );
-        assert!(!text(&meta_data(&vm("sshkeys: restrict%20ssh-rsa%20AAAA%0A\n")).unwrap()).contains("public-keys"));
+        assert!(
+            !text(&meta_data(&vm("sshkeys: restrict%20ssh-rsa%20AAAA%0A\n"), &Site::default()).unwrap())
+                .contains("public-keys")
+        );
     }
 
     #[test]

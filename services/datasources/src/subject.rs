@@ -8,16 +8,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pve_imds_model::fault::Fault;
 use pve_imds_model::pools::PoolId;
-use pve_imds_model::request::Emulation;
+use pve_imds_model::request::{Emulation, Link};
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Nic, Vm};
 
-use crate::user_data::{has_user_data, user_data, vendor_data};
+use crate::entry::Entered;
+use crate::user_data::{has_user_data, user_data, vendor_data, whole};
 
 /// A VM that asks, and all that its answers are made of.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) vm: &'a Arc<Vm>,
+    /// The interface it asks through, if that is known.
+    pub(crate) link: Option<Link>,
     /// The NIC it asks through, if that is known.
     pub(crate) nic: Option<&'a Nic>,
     /// The pool it is in.
@@ -28,6 +31,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) site: Site,
     /// The dialects it is shown.
     pub(crate) emulation: Emulation,
+    /// Who has begun a boot before.
+    pub(crate) entered: &'a Entered,
 }
 
 impl Subject<'_> {
@@ -52,14 +57,12 @@ impl Subject<'_> {
         has_user_data(self.vm, &self.site)
     }
 
-    /// Lets whoever begins a boot in OpenStack's or EC2's way go on only if its user data could be had: cloud-init would
-    /// boot without, and never ask again. That is only so of user data with secrets, which come from elsewhere; a broken
-    /// block is mended by whoever wrote it.
+    /// Lets whoever begins a boot in OpenStack's or EC2's way go on only if its documents can be had, or could be had before:
+    /// see [`Entered`].
     ///
     /// # Errors
-    /// [`user_data`]'s, if its block says `secrets=`.
+    /// Those of [`user_data`] and [`vendor_data`].
     pub(crate) fn may_enter(&self) -> Result<(), Fault> {
-        let asks_for_secrets = matches!(&self.vm.notes.user_data, Some(Ok(block)) if block.secrets.is_some());
-        if asks_for_secrets { self.user_data().map(drop) } else { Ok(()) }
+        self.entered.admit(self.link, whole(self.vm))
     }
 }

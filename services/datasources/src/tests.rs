@@ -6,6 +6,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Empty, Full};
 use pve_imds_model::conf;
 use pve_imds_model::fault::Outcome;
+use pve_imds_model::tap::TapName;
 use pve_imds_model::vm::VmId;
 use tower::ServiceExt;
 
@@ -223,46 +224,141 @@ async fn a_password_is_said_once_and_read_by_whoever_said_it() {
     assert_eq!(ask(Method::GET, "", Some(Caller::Known(other.into()))).await, (200, String::new()));
 }
 
-/// Where each dialect's clients begin a boot, and what they could take for user data.
+/// A request of a VM with this configuration, which came through `link`; its status and outcome, and whether it is told to
+/// wait.
+async fn outcome(
+    router: &Router,
+    link: Option<Link>,
+    config: &str,
+    (method, path): (&str, &str),
+) -> (u16, Option<Outcome>, bool) {
+    let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
+    let mut request = request(method.parse().unwrap(), path, Some(Caller::Known(vm)));
+    link.map(|link| request.extensions_mut().insert(link));
+    request.headers_mut().insert("x-aws-ec2-metadata-token-ttl-seconds", HeaderValue::from(60));
+    match router.clone().oneshot(request).await {
+        Ok(response) => (response.status().as_u16(), None, false),
+        Err(fault) => (fault.status(), Some(fault.outcome()), fault.retry_after().is_some()),
+    }
+}
+
+/// What is answered to whom nothing is withheld. This router has nothing to seal a token with.
+fn given(method: &str) -> (u16, Option<Outcome>, bool) {
+    if method == "PUT" { (503, Some(Outcome::NodeKeyUnreadable), true) } else { (200, None, false) }
+}
+
+/// Where each dialect's clients begin a boot, and what they could take for user data or vendor data.
 #[tokio::test]
-async fn whose_secrets_cannot_be_had_is_let_in_nowhere() {
-    let asks = "#<!--#user-data secrets=worker\n#{{ secret \"a\" }}\n#-->\nname: web\n";
+async fn whose_documents_cannot_be_had_is_let_in_nowhere() {
+    const SECRETS: &str = "#<!--#user-data secrets=worker\n#{{ secret \"a\" }}\n#-->\nname: web\n";
+    const USER: &str = "#<!--#user-data\n##cloud-config\nname: web\n";
+    const VENDOR: &str = "#<!--#user-data\n#x\n#-->\n#<!--#vendor-data\n##cloud-config\nname: web\n";
+    // A boot begins, user data, vendor data.
+    let [entry, user, vendor, free] =
+        [[true, true, true], [true, true, false], [false, false, true], [false, false, false]];
     for (method, path, withheld) in [
-        ("GET", "/nocloud/user-data", true),
-        ("HEAD", "/nocloud//user-data/", true),
-        ("GET", "/nocloud/meta-data", false),
-        ("GET", "/nocloud/vendor-data", false),
-        ("GET", "/nocloud/network-config", false),
-        ("GET", "/openstack", true),
-        ("HEAD", "/openstack/", true),
-        ("GET", "/openstack/2018-08-27", true),
-        ("GET", "/openstack/2018-08-27/meta_data.json", true),
-        ("GET", "/openstack/latest/user_data", true),
-        ("GET", "/openstack/latest/vendor_data.json", false),
-        ("GET", "/openstack/latest/password", false),
-        ("PUT", "/latest/api/token", true),
-        ("GET", "/2009-04-04/meta-data/instance-id", true),
-        ("GET", "/latest//meta-data/instance-id/", true),
-        ("GET", "/latest/user-data", true),
-        ("GET", "/latest/user-data/", true),
-        ("GET", "/latest/meta-data/local-hostname", false),
-        ("GET", "/latest/dynamic/instance-identity/document", false),
+        ("GET", "/nocloud/user-data", user),
+        ("HEAD", "/nocloud//user-data/", user),
+        ("GET", "/nocloud/meta-data", free),
+        ("GET", "/nocloud/vendor-data", vendor),
+        ("GET", "/nocloud/network-config", free),
+        ("GET", "/openstack", entry),
+        ("HEAD", "/openstack/", entry),
+        ("GET", "/openstack/2018-08-27", entry),
+        ("GET", "/openstack/2018-08-27/meta_data.json", entry),
+        ("GET", "/openstack/latest/user_data", user),
+        ("GET", "/openstack/latest/vendor_data.json", vendor),
+        ("GET", "/openstack/latest/vendor_data2.json", free),
+        ("GET", "/openstack/latest/password", free),
+        ("PUT", "/latest/api/token", entry),
+        ("GET", "/2009-04-04/meta-data/instance-id", entry),
+        ("GET", "/latest//meta-data/instance-id/", entry),
+        ("GET", "/latest/user-data", user),
+        ("GET", "/latest/user-data/", user),
+        ("GET", "/latest/meta-data/local-hostname", free),
+        ("GET", "/latest/dynamic/instance-identity/document", free),
     ] {
-        for (config, withheld) in [(asks, withheld), (CONFIG, false)] {
-            let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
-            let mut request = request(method.parse().unwrap(), path, Some(Caller::Known(vm)));
-            request.headers_mut().insert("x-aws-ec2-metadata-token-ttl-seconds", HeaderValue::from(60));
-            let got = match Router::default().oneshot(request).await {
-                Ok(response) => (response.status().as_u16(), None, false),
-                Err(fault) => (fault.status(), Some(fault.outcome()), fault.retry_after().is_some()),
+        let broken = [
+            (SECRETS, withheld[0], Outcome::SecretsDisabled),
+            (USER, withheld[1], Outcome::NotesInvalid),
+            (VENDOR, withheld[2], Outcome::NotesInvalid),
+            (CONFIG, false, Outcome::Ok),
+        ];
+        for (config, withheld, outcome_if) in broken {
+            // Without an interface nobody is remembered, with whole documents or not.
+            let expected = if withheld { (503, Some(outcome_if), true) } else { given(method) };
+            for link in [None, link(7)] {
+                let got = outcome(&Router::default(), link, config, (method, path)).await;
+                assert_eq!(got, expected, "{method} {path} {config}");
+            }
+        }
+    }
+}
+
+fn link(index: u32) -> Option<Link> {
+    Some(Link { tap: TapName::parse("tap106i0").unwrap(), index, since: 1 })
+}
+
+/// An edit that breaks a running VM's Notes takes from it what it breaks, and nothing else.
+#[tokio::test]
+async fn who_has_entered_stays_in() {
+    let entries = [
+        ("GET", "/openstack"),
+        ("GET", "/openstack/latest/meta_data.json"),
+        ("PUT", "/latest/api/token"),
+        ("GET", "/latest/meta-data/instance-id"),
+    ];
+    for (config, document, what) in [
+        ("#<!--#user-data\n#x\nname: web\n", "/latest/user-data", Outcome::NotesInvalid),
+        ("#<!--#vendor-data\n#x\nname: web\n", "/openstack/latest/vendor_data.json", Outcome::NotesInvalid),
+        ("#<!--#user-data secrets=a\n#x\n#-->\nname: web\n", "/nocloud/user-data", Outcome::SecretsDisabled),
+    ] {
+        let kept_out = (503, Some(what), true);
+        // A VM without a block is whole too, wherever it enters.
+        for (whole, entry) in [CONFIG, "name: web\n"].into_iter().flat_map(|whole| entries.map(|entry| (whole, entry)))
+        {
+            let router = Router::default();
+            assert_eq!(outcome(&router, link(7), config, entry).await, kept_out, "{entry:?} {config}");
+            // What is not where a boot begins proves nothing.
+            outcome(&router, link(7), whole, ("GET", "/nocloud/user-data")).await;
+            assert_eq!(outcome(&router, link(7), config, entry).await, kept_out, "{entry:?} {config}");
+            assert_eq!(outcome(&router, link(7), whole, entry).await, given(entry.0), "{entry:?} {whole}");
+            for entry in entries {
+                assert_eq!(outcome(&router, link(7), config, entry).await, given(entry.0), "{entry:?} {config}");
+            }
+            assert_eq!(outcome(&router, link(7), config, ("GET", document)).await, kept_out, "{document}");
+            // The VM was started anew.
+            assert_eq!(outcome(&router, link(8), config, entry).await, kept_out, "{entry:?} {config}");
+        }
+    }
+}
+
+/// Whoever switches Proxmox's options off means all of them.
+#[tokio::test]
+async fn options_that_are_not_heeded_are_in_no_answer() {
+    let config = "name: web\nciuser: ops\nsshkeys: ssh-ed25519%20AAAA%20ops%0A\n\
+                  net0: virtio=BC:24:11:00:00:01\nipconfig0: ip=192.0.2.5/24\nnameserver: 192.0.2.53\n";
+    let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm);
+    for (path, heeded, otherwise) in [
+        ("/nocloud/meta-data", "ssh-ed25519 AAAA", 200),
+        ("/nocloud/user-data", "ssh-ed25519 AAAA", 200),
+        ("/nocloud/network-config", "192.0.2", 200),
+        ("/openstack/latest/meta_data.json", "ssh-ed25519 AAAA", 200),
+        ("/openstack/latest/user_data", "ssh-ed25519 AAAA", 404),
+        ("/openstack/latest/network_data.json", "192.0.2", 200),
+        ("/latest/meta-data/", "public-keys/", 200),
+        ("/latest/meta-data/public-keys/0/openssh-key", "ssh-ed25519 AAAA", 404),
+        ("/latest/meta-data/network/interfaces/macs/bc:24:11:00:00:01/local-ipv4s", "192.0.2.5", 404),
+    ] {
+        for cloudinit_enabled in [true, false] {
+            let settings = Settings { cloudinit_enabled, ..Settings::default() };
+            let got = ask(settings, Method::GET, path, Some(Caller::Known(Arc::clone(&vm)))).await;
+            let (status, text) = match got {
+                Ok(response) => (200, body(response).await),
+                Err(fault) => (fault.status(), String::new()),
             };
-            let expected = match (withheld, method) {
-                (true, _) => (503, Some(Outcome::SecretsDisabled), true),
-                // This router has nothing to seal one with.
-                (false, "PUT") => (503, Some(Outcome::NodeKeyUnreadable), true),
-                (false, _) => (200, None, false),
-            };
-            assert_eq!(got, expected, "{method} {path} {config}");
+            let expected = if cloudinit_enabled { 200 } else { otherwise };
+            assert_eq!((status, text.contains(heeded)), (expected, cloudinit_enabled), "{path}: {text}");
         }
     }
 }

@@ -24,15 +24,11 @@ use crate::reply::shared;
 /// [`Outcome::NotesInvalid`] for a broken block, [`Outcome::SecretsDisabled`] for one that asks for secrets. Both are
 /// 503 with `Retry-After`: an edit of the Notes mends them, and cloud-init and Talos ask again until it is made.
 pub fn user_data(vm: &Arc<Vm>, site: &Site) -> Result<Bytes, Fault> {
-    match &vm.notes.user_data {
-        None if site.cloudinit => Ok(cloud_config(vm).unwrap_or_default().into()),
-        None => Ok(Bytes::new()),
-        Some(Err(error)) => Err(broken(error)),
-        Some(Ok(UserData { secrets: Some(_), .. })) => {
-            Err(Fault::unavailable(Outcome::SecretsDisabled, RetryAfter::DEFAULT))
-        }
-        Some(Ok(UserData { secrets: None, .. })) => Ok(shared(vm, plain_text)),
-    }
+    Ok(match own_user_data(vm)? {
+        Some(_) => shared(vm, |vm| own_user_data(vm).ok().flatten().unwrap_or_default()),
+        None if site.cloudinit => cloud_config(vm).unwrap_or_default().into(),
+        None => Bytes::new(),
+    })
 }
 
 /// Whether there is user data, or should be: clients take an empty document for one that holds nothing they understand.
@@ -53,33 +49,46 @@ pub fn has_user_data(vm: &Vm, site: &Site) -> bool {
 /// [`Outcome::NotesInvalid`] for a broken block, as for user data: a machine that boots without it cannot be given it
 /// later. The node's files would hide that something is missing.
 pub fn vendor_data(vm: &Arc<Vm>, pool: Option<&PoolId>, site: &Site) -> Result<Bytes, Fault> {
-    if let Some(Err(error)) = &vm.notes.vendor_data {
-        return Err(broken(error));
-    }
+    let own = own_vendor_data(vm)?;
     let files: Vec<&File> = site.vendor.of(vm, pool).collect();
-    Ok(match (combine(&files, Some(own_vendor_data(vm))), files.as_slice()) {
+    Ok(match (combine(&files, Some(own)), files.as_slice()) {
         (Cow::Owned(document), _) => document.into(),
         (Cow::Borrowed(_), [file]) => Bytes::from_owner(Arc::clone(file.text())),
-        (Cow::Borrowed(_), _) => shared(vm, own_vendor_data),
+        (Cow::Borrowed(_), _) => shared(vm, |vm| own_vendor_data(vm).unwrap_or_default()),
     })
 }
 
-fn own_vendor_data(vm: &Vm) -> &[u8] {
+/// Whether [`user_data`] and [`vendor_data`] can be had; they are not made.
+///
+/// # Errors
+/// Theirs.
+pub(crate) fn whole(vm: &Vm) -> Result<(), Fault> {
+    own_user_data(vm)?;
+    own_vendor_data(vm).map(drop)
+}
+
+/// What the block says, if there is one.
+fn own_user_data(vm: &Vm) -> Result<Option<&[u8]>, Fault> {
+    match &vm.notes.user_data {
+        None => Ok(None),
+        Some(Err(error)) => Err(broken(error)),
+        Some(Ok(UserData { secrets: Some(_), .. })) => {
+            Err(Fault::unavailable(Outcome::SecretsDisabled, RetryAfter::DEFAULT))
+        }
+        Some(Ok(UserData { secrets: None, text })) => Ok(Some(text)),
+    }
+}
+
+fn own_vendor_data(vm: &Vm) -> Result<&[u8], Fault> {
     match &vm.notes.vendor_data {
-        Some(Ok(text)) => text.as_bytes(),
-        _ => &[],
+        None => Ok(&[]),
+        Some(Err(error)) => Err(broken(error)),
+        Some(Ok(text)) => Ok(text.as_bytes()),
     }
 }
 
 fn broken(error: &BlockError) -> Fault {
     Fault::unavailable(Outcome::NotesInvalid, RetryAfter::DEFAULT).because(error.clone())
-}
-
-fn plain_text(vm: &Vm) -> &[u8] {
-    match &vm.notes.user_data {
-        Some(Ok(UserData { secrets: None, text })) => text,
-        _ => &[],
-    }
 }
 
 #[cfg(test)]

@@ -252,7 +252,8 @@ impl Loader {
         }
         // The first NIC makes room for four, and most VMs have one.
         self.vm.nets.shrink_to_fit();
-        self.vm.notes = self.vm.description.as_deref().map(Notes::parse).unwrap_or_default();
+        self.vm.notes =
+            self.vm.description.as_deref().map(|text| Notes::parse(text, &self.vm.nets)).unwrap_or_default();
         self.vm.pending_keys = self.pending_keys.into_iter().collect();
         self.vm.snapshots = self.snapshots.into_iter().collect();
         self.vm.special_sections = self.special_sections.into_iter().collect();

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use crate::pools::PoolId;
+use crate::site::Site;
 use crate::vm::{Size, Vm};
 
 /// A public key of the VM's owner.
@@ -18,9 +19,10 @@ pub struct PublicKey<'a> {
 }
 
 /// The keys of `sshkeys` that every client can read: type, base64, comment. One that begins with options is left to the
-/// user data made of the same option, because afterburn gives up on it.
-pub fn public_keys(vm: &Vm) -> impl Iterator<Item = PublicKey<'_>> {
-    let lines = vm.cloudinit.sshkeys.iter().map(|line| line.trim()).filter(|line| is_key(line));
+/// user data made of the same option, because afterburn gives up on it. None where Proxmox's options are not heeded.
+pub fn public_keys<'v>(vm: &'v Vm, site: &Site) -> impl Iterator<Item = PublicKey<'v>> + use<'v> {
+    let heeded: &[String] = if site.cloudinit { &vm.cloudinit.sshkeys } else { &[] };
+    let lines = heeded.iter().map(|line| line.trim()).filter(|line| is_key(line));
     (0..).zip(lines).map(|(number, line): (u32, _)| PublicKey { name: format!("key-{number}"), line })
 }
 
@@ -114,7 +116,7 @@ mod tests {
         let keys = "ssh-ed25519%20AAAA%20ops%40a%0Arestrict%20ssh-rsa%20AAAA%0A%23%20mine%0Assh-rsa%0A\
                     ecdsa-sha2-nistp256%20BBBB%3D%3D%20a%20b%0Ask-ssh-ed25519%40openssh.com%20CCCC%0Assh-rsa%20%C3%BC%0A";
         let vm = vm(&format!("sshkeys: {keys}\n"));
-        let keys: Vec<_> = public_keys(&vm).map(|key| (key.name, key.line)).collect();
+        let keys: Vec<_> = public_keys(&vm, &Site::default()).map(|key| (key.name, key.line)).collect();
         assert_eq!(
             keys,
             [
@@ -123,6 +125,7 @@ mod tests {
                 ("key-2".to_owned(), "sk-ssh-ed25519@openssh.com CCCC"),
             ]
         );
+        assert_eq!(public_keys(&vm, &Site { cloudinit: false, ..Site::default() }).count(), 0);
     }
 
     #[test]

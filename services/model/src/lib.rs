@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod exclude;
 pub mod fault;
 mod format;
+pub mod hidden;
 pub mod identity;
 pub mod instance;
 pub mod ipxe;

@@ -49,8 +49,9 @@ fn dhcp_document(nets: &[Nic]) -> Value {
 }
 
 /// `ipconfigN` for the NICs that have one and DHCPv4 for the others (version 2), with the VM's name servers, or with the
-/// node's where addresses are fixed and nobody else could tell them. A server that Proxmox has by its name is left out:
-/// who could ask for it? Talos and netplan refuse the whole document for one.
+/// node's where addresses are fixed and the VM names none: nobody else could tell them. A server that Proxmox has by its
+/// name is left out, because Talos and netplan refuse the whole document for one, and the node's does not take its place:
+/// whoever named it wanted no other.
 fn from_options(vm: &Vm, site: &Site) -> Value {
     let options = &vm.cloudinit;
     let is_address = |server: &&String| server.parse::<IpAddr>().is_ok();
@@ -58,10 +59,11 @@ fn from_options(vm: &Vm, site: &Site) -> Value {
     document(&vm.nets, |nic| {
         let mut ethernet = options.ipconfig.get(&nic.index).map_or_else(dhcp, addresses);
         let fixed = ethernet.contains_key("addresses");
-        let or_node =
-            |own: &[String], node: &[String]| if own.is_empty() && fixed { node.to_vec() } else { own.to_vec() };
-        let servers = or_node(&asked, &site.dns.servers);
-        let search = or_node(&options.searchdomain, &site.dns.search);
+        let or_node = |named: &[String], own: &[String], node: &[String]| {
+            if named.is_empty() && fixed { node.to_vec() } else { own.to_vec() }
+        };
+        let servers = or_node(&options.nameserver, &asked, &site.dns.servers);
+        let search = or_node(&options.searchdomain, &options.searchdomain, &site.dns.search);
         let lists = [("addresses", servers), ("search", search)].into_iter().filter(|(_, list)| !list.is_empty());
         let lists: Map<String, Value> = lists.map(|(key, list)| (key.to_owned(), json!(list))).collect();
         if !lists.is_empty() {
@@ -214,7 +216,7 @@ ethernets:
             ),
             (
                 "ipconfig0: ip=192.0.2.5/24\nnameserver: ns.example",
-                json!({"addresses": ["192.0.2.5/24"], "nameservers": node_dns}),
+                json!({"addresses": ["192.0.2.5/24"], "nameservers": {"search": ["node.example"]}}),
                 dhcp.clone(),
             ),
             // One that is broken costs itself and nothing else.

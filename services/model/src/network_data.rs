@@ -24,7 +24,7 @@ pub(crate) use self::plan::Plan;
 use self::plan::{Cidr, Way};
 use crate::network;
 use crate::site::Site;
-use crate::vm::Vm;
+use crate::vm::{Nic, Vm};
 use crate::yaml;
 
 impl Plan {
@@ -43,6 +43,11 @@ impl Plan {
             _ => Self::default(),
         }
     }
+}
+
+/// Whether a plan says anything of these NICs.
+pub(crate) fn is_for_any(plan: &Plan, nics: &[Nic]) -> bool {
+    !cards::lay(plan, nics).is_empty()
 }
 
 /// The document.

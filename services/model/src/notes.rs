@@ -19,12 +19,14 @@ use self::block::{Block, Name, Part};
 use self::encoding::Encoding;
 pub use self::encoding::{MAX_DECODED, Undecodable};
 use self::remark::Remarks;
-pub use self::remark::{MAX_REMARKS, Oddity, Remark};
+pub use self::remark::{MAX_REMARKS, NicList, Oddity, Remark};
 pub use self::slip::Slip;
 use self::slip::{META_DATA, Meant, Slipped};
 use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
+use crate::network_data::is_for_any;
 use crate::policy::{BadPolicy, Flaws, Policy};
+use crate::vm::Nic;
 use crate::yaml::YamlError;
 
 /// What the Notes say. `None`: no such block. `Some(Err(_))`: there is one and it is broken; half of it is never used.
@@ -135,9 +137,9 @@ fn named(attribute: Option<AttributeName>) -> String {
 }
 
 impl Notes {
-    /// Reads decoded Notes.
+    /// Reads the decoded Notes of a VM that has these NICs.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: &str, nics: &[Nic]) -> Self {
         let text = text.replace("\r\n", "\n");
         let mut opened = [Opened::default(); Name::ALL.len()];
         let mut remarks = Remarks::default();
@@ -187,10 +189,18 @@ impl Notes {
         let wants_secrets = matches!(&notes.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
         let secrets = opened[Name::UserData as usize].first.filter(|_| wants_secrets);
         let secrets = secrets.map(|block| remark(block.name, block.line, 1, Oddity::Secrets));
+        let network = opened[Name::NetworkConfig as usize].first.filter(|_| notes.leaves_out(nics));
+        let network = network.map(|block| remark(block.name, block.line, 1, Oddity::NobodysNetwork(NicList::of(nics))));
         let broken = notes.broken().chain(further.iter().map(|error| (Name::Imds, error)));
         let broken = broken.map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
-        notes.remarks = remarks.with(secrets.into_iter().chain(broken));
+        notes.remarks = remarks.with(secrets.into_iter().chain(network).chain(broken));
         notes
+    }
+
+    /// Whether there is a network configuration, and it is for none of these NICs as far as Nova's document goes.
+    fn leaves_out(&self, nics: &[Nic]) -> bool {
+        let Some(Ok(network)) = &self.network_config else { return false };
+        !nics.is_empty() && !is_for_any(network.plan(), nics)
     }
 
     fn broken(&self) -> impl Iterator<Item = (Name, &BlockError)> {
@@ -228,7 +238,12 @@ fn remark(name: Name, line: usize, column: usize, what: Oddity) -> Remark {
     let outcome = match what {
         Oddity::Broken(_) => name.broken(),
         Oddity::Secrets => Some(Outcome::SecretsDisabled),
-        Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::Stray | Oddity::More(_) => None,
+        Oddity::Unheeded
+        | Oddity::Misspelt { .. }
+        | Oddity::NoSuchBlock
+        | Oddity::NobodysNetwork(_)
+        | Oddity::Stray
+        | Oddity::More(_) => None,
     };
     Remark { line, column, block: Some(name.word()), what, outcome }
 }

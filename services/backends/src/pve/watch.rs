@@ -289,6 +289,9 @@ impl Worker {
                 Oddity::Broken(_) | Oddity::Secrets => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "block of the Notes not used")
                 }
+                Oddity::NobodysNetwork(_) => {
+                    warn!(%vmid, block, line, column, reason = %what, "block of the Notes doubted");
+                }
                 Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::Stray | Oddity::More(_) => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "line of the Notes not used")
                 }

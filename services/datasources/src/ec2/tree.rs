@@ -140,7 +140,7 @@ pub(super) fn dynamic(subject: &Subject<'_>) -> Node {
 
 /// `0=key-0`, but `0/openssh-key`.
 fn public_keys(subject: &Subject<'_>) -> Directory {
-    let keys = (0..).zip(instance::public_keys(subject.vm)).map(|(number, key): (u32, _)| Entry {
+    let keys = (0..).zip(instance::public_keys(subject.vm, &subject.site)).map(|(number, key): (u32, _)| Entry {
         name: number.to_string(),
         listed: Some(format!("{number}={}", key.name)),
         node: Directory::default().leaf("openssh-key", key.line).done(),
@@ -194,6 +194,7 @@ mod tests {
     use pve_imds_model::vm::VmId;
 
     use super::*;
+    use crate::entry::Entered;
 
     const CONFIG: &str = "name: web-1\ntags: web\nsmbios1: uuid=ec2e1916-9099-7caf-fd21-012345abcdef\n\
                           sshkeys: ssh-ed25519%20AAAA%20ops%0A\n\
@@ -205,11 +206,13 @@ mod tests {
         let vm = Arc::new(conf::parse(VmId::new(106).unwrap(), CONFIG.as_bytes()).vm);
         let subject = Subject {
             vm: &vm,
+            link: None,
             nic: vm.nic(0),
             pool: None,
             node: "pve1",
             site: Site::default(),
             emulation: Emulation::Auto,
+            entered: &Entered::default(),
         };
         let mut found = Vec::new();
         meta_data(&subject).walk("", &mut |path, node| {

@@ -1,22 +1,21 @@
 //! `/openstack/<version>/password`: the administrator's password that a guest has drawn, encrypted with its owner's public
 //! key by the guest itself (cloudbase-init, cloud-init's `set-password`).
 //!
-//! A guest may say it once; its owner reads it. It lives in memory until the daemon ends, under the VM's number and the
-//! identity the guest was given: two VMs can share a UUID and must not share this, and a number can become another
-//! machine's. Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
+//! A guest may say it once; its owner reads it. It lives in memory until the daemon ends or the VM is gone, under the VM's
+//! number and the identity the guest was given: two VMs can share a UUID and must not share this, and a number can become
+//! another machine's. Of one without a UUID the number is the identity, so whoever follows the VMs says which are there.
+//! Refused: a second one, and one that is longer than Nova's four columns of 255 bytes.
 
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use pve_imds_model::vm::{Vm, VmId};
 
+use crate::book::Book;
+
 /// Bytes of a password, Nova's bound.
 pub(crate) const MAX_PASSWORD: usize = 4 * 255;
-
-/// Guests whose password is kept; the first to have said one is forgotten first. 4,096 of them are 4 MiB.
-const MAX_GUESTS: usize = 4096;
 
 /// What a guest has said. Encrypted or not, it is in no log.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,15 +53,9 @@ pub struct TooLong;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadySaid;
 
-/// The passwords of all guests. Clones share them.
+/// The passwords of all guests, 4 MiB at most. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Passwords(Arc<Mutex<Book>>);
-
-#[derive(Debug, Default)]
-struct Book {
-    said: HashMap<Guest, Password>,
-    order: VecDeque<Guest>,
-}
+pub struct Passwords(Arc<Mutex<Book<Guest, Password>>>);
 
 /// Who said it.
 type Guest = (VmId, String);
@@ -75,26 +68,24 @@ impl Passwords {
     /// What the guest in this VM has said.
     #[must_use]
     pub fn get(&self, vm: &Vm) -> Option<Password> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).said.get(&guest(vm)).cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&guest(vm)).cloned()
+    }
+
+    /// Forgets what VMs have said that are not there any more.
+    pub fn keep(&self, is_there: impl Fn(VmId) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(|(vmid, _)| is_there(*vmid));
     }
 
     /// Takes down what it says. An empty one is none.
     pub(crate) fn say(&self, vm: &Vm, password: Password) -> Result<(), AlreadySaid> {
         let guest = guest(vm);
         let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if book.said.contains_key(&guest) {
+        if book.get(&guest).is_some() {
             return Err(AlreadySaid);
         }
-        if password.0.is_empty() {
-            return Ok(());
+        if !password.0.is_empty() {
+            book.put(guest, password);
         }
-        if book.order.len() >= MAX_GUESTS
-            && let Some(first) = book.order.pop_front()
-        {
-            book.said.remove(&first);
-        }
-        book.order.push_back(guest.clone());
-        book.said.insert(guest, password);
         Ok(())
     }
 }
@@ -127,16 +118,20 @@ mod tests {
     }
 
     #[test]
-    fn it_has_a_length() {
-        assert!(Password::new(&[b'x'; MAX_PASSWORD]).is_ok());
-        assert_eq!(Password::new(&[b'x'; MAX_PASSWORD + 1]), Err(TooLong));
+    fn it_goes_with_the_vm() {
+        let passwords = Passwords::default();
+        let [gone, other] = [100, 101].map(|vmid| Vm::new(VmId::new(vmid).unwrap()));
+        for vm in [&gone, &other] {
+            passwords.say(vm, password("x")).unwrap();
+        }
+        passwords.keep(|vmid| vmid != gone.vmid);
+        assert_eq!((passwords.get(&gone), passwords.get(&other)), (None, Some(password("x"))));
+        assert_eq!(passwords.say(&gone, password("y")), Ok(()), "the next one under this number is heard");
     }
 
     #[test]
-    fn the_first_is_forgotten_first() {
-        let passwords = Passwords::default();
-        (0..=MAX_GUESTS).for_each(|guest| passwords.say(&vm(guest, "a"), password("x")).unwrap());
-        assert_eq!(passwords.get(&vm(0, "a")), None);
-        assert!(passwords.get(&vm(1, "a")).is_some() && passwords.get(&vm(MAX_GUESTS, "a")).is_some());
+    fn it_has_a_length() {
+        assert!(Password::new(&[b'x'; MAX_PASSWORD]).is_ok());
+        assert_eq!(Password::new(&[b'x'; MAX_PASSWORD + 1]), Err(TooLong));
     }
 }

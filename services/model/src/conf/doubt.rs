@@ -4,8 +4,10 @@
 //! again. Proxmox takes them all and says nothing; so nothing is refused here, and no value is another for it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use super::{MAX_WARNINGS, Reason, Warning};
+use crate::format::split_list;
 use crate::sshkeys::{self, BadKey};
 use crate::vm::Vm;
 
@@ -24,6 +26,9 @@ pub enum Doubt {
     /// A key that lets nobody in.
     #[error("{0}")]
     Key(BadKey),
+    /// A name server that nobody could ask for its own address.
+    #[error("a server that is given by its name is left out; give its address")]
+    ServerByName,
 }
 
 /// Where the options of the main section stand: line, and column of the value.
@@ -41,8 +46,12 @@ impl Places {
         let earlier = self.0.insert(key.to_owned(), place);
         let again = earlier.map(|earlier| warning(key, earlier, Doubt::Again(place.0)));
         let (line, column) = place;
-        let doubted = if key == "sshkeys" { sshkeys::doubt(value) } else { None };
-        let doubted = doubted.map(|(at, why)| warning(key, (line, column + at), Doubt::Key(why)));
+        let doubted = match key {
+            "sshkeys" => sshkeys::doubt(value).map(|(at, why)| (at, Doubt::Key(why))),
+            "nameserver" => server_by_name(value).map(|at| (at, Doubt::ServerByName)),
+            _ => None,
+        };
+        let doubted = doubted.map(|(at, why)| warning(key, (line, column + at), why));
         again.into_iter().chain(doubted)
     }
 
@@ -58,6 +67,13 @@ impl Places {
             Some(warning(&key, *self.0.get(&key)?, doubt))
         })
     }
+}
+
+/// Where in the list the first server is that is not given by its address.
+fn server_by_name(list: &str) -> Option<usize> {
+    let name = split_list(list).into_iter().find(|server| server.parse::<IpAddr>().is_err())?;
+    // A slice of the list.
+    Some(name.as_ptr().addr() - list.as_ptr().addr())
 }
 
 /// `warnings` and `others`, by line, as many as are kept.

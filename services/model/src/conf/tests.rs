@@ -82,6 +82,11 @@ fn what_counts_and_does_nothing_is_doubted() {
                  `%2B`, a line's end `%0A`",
             ],
         ),
+        ("nameserver: 192.0.2.53, 2001:db8::53\n", vec![]),
+        (
+            "nameserver: 192.0.2.53;canary.example other\n",
+            vec!["line 1, column 24: `nameserver`: a server that is given by its name is left out; give its address"],
+        ),
         ("name: a\nname: b\n", vec!["line 1, column 7: `name`: it stands again on line 2, and that line counts"]),
     ] {
         let parsed = load(&text.replace("NET\n", net));

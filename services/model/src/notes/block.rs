@@ -5,7 +5,8 @@
 //! else.
 //! An opening stands at the start of a line: `<!--#name`, then a blank or the line's end, then attributes. The next
 //! known opening bounds a block, so a block that was left open never swallows its neighbour. Within that bound the
-//! block ends at the first line that is only `-->`, or else at the last `-->`.
+//! block ends at the first line that is only `-->`, or else at the last `-->` if a line ends there. An arrow within a line
+//! is text: whoever forgot the end must not be served what stands before one.
 
 use std::mem;
 
@@ -185,7 +186,8 @@ fn closed(stretch: &str) -> Option<(&str, &str)> {
         start = end;
     }
     let (text, rest) = stretch.split_at(stretch.rfind(END)?);
-    Some((without_break(text), rest.split_once('\n').map_or("", |(_, below)| below)))
+    let (last, below) = rest.split_once('\n').unwrap_or((rest, ""));
+    is_end(last).then(|| (without_break(text), below))
 }
 
 fn without_break(text: &str) -> &str {
@@ -221,12 +223,16 @@ mod tests {
             ("<!--#pxe\n-->", &[(N::Pxe, 1, "", Some(""))]),
             ("<!--#pxe\n\n\n-->", &[(N::Pxe, 1, "", Some("\n"))]),
             ("<!--#pxe\n  a \n\n-->", &[(N::Pxe, 1, "", Some("  a \n"))]),
-            // Ends: else the last mark.
+            // Ends: else the last mark, if its line ends there.
             ("<!--#pxe\na -->", &[(N::Pxe, 1, "", Some("a "))]),
-            ("<!--#pxe\na --> b --> c", &[(N::Pxe, 1, "", Some("a --> b "))]),
-            ("<!--#pxe\na\n--> b", &[(N::Pxe, 1, "", Some("a"))]),
+            ("<!--#pxe\na--> \t\r\nb", &[(N::Pxe, 1, "", Some("a"))]),
+            ("<!--#pxe\na --> b -->\nc", &[(N::Pxe, 1, "", Some("a --> b "))]),
             ("<!--#pxe\na\n----->", &[(N::Pxe, 1, "", Some("a\n---"))]),
             // Not closed.
+            ("<!--#pxe\na\n--> b", &[(N::Pxe, 1, "", None)]),
+            ("<!--#pxe\na\necho \"a --> b\"\nc\n", &[(N::Pxe, 1, "", None)]),
+            ("<!--#pxe\na-->\nmine --> yours", &[(N::Pxe, 1, "", None)]),
+            ("<!--#user-data\na --> b\n<!--#pxe\nc\n-->", &[(N::UserData, 1, "", None), (N::Pxe, 3, "", Some("c"))]),
             ("<!--#pxe", &[(N::Pxe, 1, "", None)]),
             ("<!--#pxe\na\n-- >", &[(N::Pxe, 1, "", None)]),
             ("<!--#pxe -->\na", &[(N::Pxe, 1, " -->", None)]),

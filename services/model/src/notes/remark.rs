@@ -4,16 +4,19 @@
 //! that says how many there would have been. A broken block is always told: there is at most one of each name, and of a
 //! policy all that is wrong with it. Refused is everything that stands in the Notes.
 
+use std::fmt;
+
 use super::Flaw;
 use super::block::Name;
 use super::slip::Slip;
 use crate::fault::Outcome;
+use crate::vm::Nic;
 
 /// How many lines that do nothing are told of: as many as of the lines of a configuration.
 pub const MAX_REMARKS: usize = crate::conf::MAX_WARNINGS;
 
 /// Something in the Notes that does not do what it seems to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {}{what}", block.map(|name| format!("{name}: ")).unwrap_or_default())]
 pub struct Remark {
     /// Line of the Notes, from 1.
@@ -29,7 +32,7 @@ pub struct Remark {
 }
 
 /// What is odd about a line. Quotes nothing of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Oddity {
     /// The block cannot be used.
     #[error(transparent)]
@@ -56,12 +59,37 @@ pub enum Oddity {
         readable().join(", ")
     )]
     NoSuchBlock,
+    /// The network is for cards that the VM does not have.
+    #[error(
+        "it speaks of none of this VM's NICs, so OpenStack's and EC2's clients get DHCP; say `macaddress` as here: {0}"
+    )]
+    NobodysNetwork(NicList),
     /// A line that looks like the end of something and is none.
     #[error("this ends nothing: no block is open here, and no comment; an opening is lost, or a block ends twice")]
     Stray,
     /// Here [`MAX_REMARKS`] are told, and this many are not.
     #[error("so much of lines that do nothing; from this one on there are {0} more")]
     More(usize),
+}
+
+/// NICs and their hardware addresses, to be read. Of the configuration, not of the Notes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicList(Box<str>);
+
+impl NicList {
+    pub(super) fn of(nics: &[Nic]) -> Self {
+        let told = nics.iter().map(|Nic { index, mac, .. }| {
+            let mac = mac.as_ref().map_or("no address in the configuration".to_owned(), |mac| mac.to_ascii_lowercase());
+            format!("net{index} ({mac})")
+        });
+        Self(told.collect::<Vec<_>>().join(", ").into())
+    }
+}
+
+impl fmt::Display for NicList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// The names of the blocks that this version reads.
@@ -87,7 +115,7 @@ impl Remarks {
             Some(Remark { what: Oddity::More(before), .. }) => before,
             _ => 0,
         };
-        let first = self.more.unwrap_or(remark);
+        let first = self.more.take().unwrap_or(remark);
         self.more = Some(Remark { what: Oddity::More(before + 1), ..first });
     }
 

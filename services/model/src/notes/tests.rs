@@ -8,8 +8,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::yaml::{Kind, YamlError};
 
+fn parse(notes: &str) -> Notes {
+    Notes::parse(notes, &[])
+}
+
 fn user_data(notes: &str) -> Option<Result<UserData, BlockError>> {
-    Notes::parse(notes).user_data
+    parse(notes).user_data
 }
 
 fn plain(text: &str) -> UserData {
@@ -88,7 +92,7 @@ fn the_reason_names_the_attribute_or_says_what_there_is() {
 
 #[test]
 fn network_configuration_is_checked_and_knows_no_secrets() {
-    let network = |notes: &str| Notes::parse(notes).network_config;
+    let network = |notes: &str| parse(notes).network_config;
     let text = |text: &str| NetworkText::new(text.as_bytes().to_vec()).ok().map(Ok);
     let second = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::SecondDocument, place: None }));
     let shape = Flaw::Network(BadNetwork::Yaml(YamlError { kind: Kind::Shape, place: None }));
@@ -127,7 +131,7 @@ fn network_configuration_is_checked_and_knows_no_secrets() {
 
 #[test]
 fn vendor_data_and_policy_are_whole_or_an_error() {
-    let vendor = |notes: &str| Notes::parse(notes).vendor_data.map(|block| block.map(|text| text.0));
+    let vendor = |notes: &str| parse(notes).vendor_data.map(|block| block.map(|text| text.0));
     for (notes, expected) in [
         ("", None),
         ("<!--#vendor-data\n#cloud-config\n-->", Some(Ok(b"#cloud-config".to_vec()))),
@@ -137,7 +141,7 @@ fn vendor_data_and_policy_are_whole_or_an_error() {
     ] {
         assert_eq!(vendor(notes), expected, "{notes:?}");
     }
-    let policy = |notes: &str| Notes::parse(notes).policy;
+    let policy = |notes: &str| parse(notes).policy;
     let hops = Flaw::Policy(BadPolicy::Value { key: "hop_limit", wanted: "a number from 1 to 64", place: None });
     let second = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::SecondDocument, place: None }));
     let packed = Flaw::Policy(BadPolicy::Yaml(YamlError { kind: Kind::Shape, place: Some((1, 1)) }));
@@ -163,20 +167,20 @@ fn all_that_is_wrong_with_a_policy_is_remarked_on_its_line() {
     assert_eq!(
         remarks(notes),
         [
-            (4, 1, "imds", unknown),
+            (4, 1, "imds", unknown.clone()),
             (5, 10, "imds", Oddity::Broken(Flaw::Policy(value))),
             (7, 1, "imds", unknown),
             (9, 1, "user-data", Oddity::Misspelt { name: "user-data", slip: Slip::Indented }),
         ]
     );
-    let notes = Notes::parse(notes);
+    let notes = parse(notes);
     assert_eq!(notes.policy, flawed((4, 1), Flaw::Policy(BadPolicy::UnknownKey { place: None })));
     assert!(notes.remarks[..3].iter().all(|it| it.outcome == Some(Outcome::PolicyInvalid)));
 }
 
 #[test]
 fn a_flaw_is_on_its_line_of_the_notes_whatever_ends_lines_in_yaml() {
-    let place = |notes: &str| Notes::parse(notes).policy.unwrap().map_err(|error| (error.line, error.column));
+    let place = |notes: &str| parse(notes).policy.unwrap().map_err(|error| (error.line, error.column));
     for (text, expected) in [
         ("hop_limit: 0", (2, 12)),
         ("mac: own\nhop_limit: 0", (3, 12)),
@@ -192,13 +196,13 @@ fn a_flaw_is_on_its_line_of_the_notes_whatever_ends_lines_in_yaml() {
 
 #[test]
 fn a_name_that_nothing_reads_is_a_bound_and_nothing_more() {
-    let notes = Notes::parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
+    let notes = parse("<!--#pxe what=ever\nx\n-->\n<!--#user-data\ny\n-->\n<!--#pxe\n");
     let remarks = [1, 7].map(|line| remark(Name::Pxe, line, 1, Oddity::Unheeded)).to_vec();
     assert_eq!(notes, Notes { user_data: Some(Ok(plain("y"))), remarks, ..Notes::default() });
 }
 
 fn remarks(notes: &str) -> Vec<(usize, usize, &'static str, Oddity)> {
-    Notes::parse(notes).remarks.iter().map(|it| (it.line, it.column, it.block.unwrap_or("-"), it.what)).collect()
+    parse(notes).remarks.iter().map(|it| (it.line, it.column, it.block.unwrap_or("-"), it.what.clone())).collect()
 }
 
 #[test]
@@ -229,13 +233,13 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
         ),
         // A text is not looked into, and what stands around it is.
         ("<!--#user-data\n<!--#usr-data\n<!--#imds,\n<!-#imds\n-->", vec![]),
-        ("<!--#user-data\n<!--#usr-data\n--> x\n", vec![]),
+        ("<!--#user-data\n<!--#usr-data\nx -->\n", vec![]),
         (
             "<!--#user-data\n <!--#imds\n-->\n <!--#imds\n",
             vec![(4, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
         ),
         (
-            "<!--#user-data\n--> x\n <!--#imds\n<!--#vendor-data\n-->",
+            "<!--#user-data\nx -->\n <!--#imds\n<!--#vendor-data\n-->",
             vec![(3, 1, "imds", Oddity::Misspelt { name: "imds", slip: Slip::Indented })],
         ),
     ] {
@@ -246,7 +250,7 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
 #[test]
 fn what_there_is_instead_is_said() {
     assert_eq!(
-        Notes::parse("a\n<!--#meta-data\nx\n-->").remarks[0].to_string(),
+        parse("a\n<!--#meta-data\nx\n-->").remarks[0].to_string(),
         "line 2, column 6: meta-data: there is no such block: meta data is made of the VM's own configuration; there are \
          user-data, network-config, vendor-data, imds"
     );
@@ -286,7 +290,7 @@ fn an_end_that_ends_nothing_is_remarked() {
     ] {
         assert_eq!(strays(notes), expected, "{notes:?}");
     }
-    let told = Notes::parse("a\n -->").remarks[0].to_string();
+    let told = parse("a\n -->").remarks[0].to_string();
     assert!(told.starts_with("line 2, column 2: this ends nothing: "), "{told}");
 }
 
@@ -302,7 +306,7 @@ fn a_remark_says_what_the_guest_is_told() {
         ("user-data secrets=web", Some(Outcome::SecretsDisabled)),
     ] {
         let end = if block.contains('=') { "\n-->" } else { "" };
-        let remarks = Notes::parse(&format!("<!--#{block}\n{end}")).remarks;
+        let remarks = parse(&format!("<!--#{block}\n{end}")).remarks;
         assert_eq!(remarks.iter().map(|it| it.outcome).collect::<Vec<_>>(), [expected], "{block}");
     }
 }
@@ -316,7 +320,7 @@ fn a_block_that_was_plainly_meant_is_broken_and_not_absent() {
         ("\u{200b}<!--#NAME encoding=base64", 1, Slip::Invisible),
     ] {
         for name in ["user-data", "network-config", "vendor-data", "imds"] {
-            let notes = Notes::parse(&format!("text\n{}\nZQ==\n-->\n", opening.replace("NAME", name)));
+            let notes = parse(&format!("text\n{}\nZQ==\n-->\n", opening.replace("NAME", name)));
             let column = if column == 0 { "<!--#".len() + name.len() + 1 } else { column };
             let broken: Vec<_> = notes.broken().map(|(name, error)| (name.word(), error.clone())).collect();
             let flaw = Flaw::Opening(slip);
@@ -345,13 +349,13 @@ fn remarks_are_as_many_as_can_be_read() {
         ("\n<!--#usr-data\n".repeat(95_000), Some(last(102, 6, "user-data", 94_950))),
         ("-->\n".repeat(51), Some(Remark { block: None, ..last(51, 1, "", 1) })),
     ] {
-        let told = Notes::parse(&notes).remarks;
+        let told = parse(&notes).remarks;
         assert_eq!(told.len(), MAX_REMARKS + usize::from(expected.is_some()));
-        assert_eq!(told.last().copied().filter(|last| matches!(last.what, Oddity::More(_))), expected);
+        assert_eq!(told.last().cloned().filter(|last| matches!(last.what, Oddity::More(_))), expected);
         assert!(told[..MAX_REMARKS].is_sorted_by_key(|remark| remark.line));
     }
     // What breaks a block is told however much stands before it.
-    let notes = Notes::parse(&format!("{}<!--#user-data\nx", " <!--#imds\n".repeat(1000)));
+    let notes = parse(&format!("{}<!--#user-data\nx", " <!--#imds\n".repeat(1000)));
     let ends = &notes.remarks[MAX_REMARKS..];
     let broken = remark(Name::UserData, 1001, 1, Oddity::Broken(Flaw::Unclosed));
     assert_eq!(ends, [broken, last(51, 1, "imds", 950)]);
@@ -368,7 +372,7 @@ fn nothing_of_a_text_is_printed() {
         "<!--#user-data\ncanary\n<!--#network-config\nversion: 2\npassword: canary\n-->",
         "<!--#user-data,canary\n-->\n\u{feff}<!--#network-config canary\n<!--#usr-data canary",
     ] {
-        let parsed = Notes::parse(notes);
+        let parsed = parse(notes);
         assert!(parsed.user_data.is_some() && parsed.network_config.is_some(), "{notes}");
         let mut shown = format!("{parsed:?}");
         for error in [parsed.user_data.and_then(Result::err), parsed.network_config.and_then(Result::err)] {
@@ -399,7 +403,7 @@ fn a_megabyte_of_openings_takes_no_time() {
         "&lt;!--#",
         "> <!--#user-data\n",
     ] {
-        let _ = Notes::parse(&line.repeat((1 << 20) / line.len()));
+        let _ = parse(&line.repeat((1 << 20) / line.len()));
     }
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
@@ -423,7 +427,7 @@ proptest! {
         "\u{a0}", "\r",
     ]), 0..30)) {
         let notes = pieces.concat();
-        prop_assert_eq!(Notes::parse(&notes), Notes::parse(&notes));
+        prop_assert_eq!(parse(&notes), parse(&notes));
     }
 
     /// Nothing in a text is taken for an opening, unless it is one.
@@ -432,7 +436,45 @@ proptest! {
         "<!--#user-data,", "\u{feff}<!--#imds", "<!-#pxe", "<!--#usr-data", " <!--#imds", "<!--vendor-data", "x", "",
     ]), 0..30)) {
         let text = lines.join("\n");
-        let notes = Notes::parse(&format!("<!--#user-data\n{text}\n-->\n"));
+        let notes = parse(&format!("<!--#user-data\n{text}\n-->\n"));
         prop_assert_eq!(notes, Notes { user_data: Some(Ok(plain(&text))), ..Notes::default() });
+    }
+}
+
+/// Whoever writes the network of a card that is not there should hear it before somebody misses it.
+#[test]
+fn a_network_for_nobody_here_is_remarked() {
+    let nics = |text: &str| crate::conf::parse(crate::vm::VmId::new(106).unwrap(), text.as_bytes()).vm.nets;
+    let one = nics("net0: virtio=BC:24:11:00:00:0A\n");
+    let two = nics("net0: virtio=BC:24:11:00:00:0A\nnet3: virtio\n");
+    let of_one = "net0 (bc:24:11:00:00:0a)";
+    for (text, nets, expected) in [
+        ("version: 2\nethernets: {net0: {dhcp4: true}}", &one, None),
+        ("version: 2\nethernets: {lan: {match: {macaddress: \"BC-24-11-00-00-0a\"}}}", &one, None),
+        ("version: 2\nethernets: {net0: {}, eth7: {}}", &one, None),
+        ("version: 2\nethernets: {eth0: {dhcp4: true}}", &one, Some(of_one)),
+        ("version: 2\nethernets: {net0: {match: {macaddress: \"bc:24:11:00:00:0b\"}}}", &one, Some(of_one)),
+        ("version: 2\nethernets: {lan: {match: {name: \"e*\"}}}", &one, Some(of_one)),
+        ("version: 1\nconfig: [{type: physical, name: eth0, subnets: [{type: dhcp}]}]", &one, Some(of_one)),
+        ("version: 1\nconfig: [{type: physical, name: net0, subnets: [{type: dhcp}]}]", &one, None),
+        ("version: 2", &two, Some("net0 (bc:24:11:00:00:0a), net3 (no address in the configuration)")),
+        // A broken one is told for what it is, and who has no card needs none.
+        ("version: 3", &one, None),
+        ("version: 2", &Vec::new(), None),
+    ] {
+        let notes = Notes::parse(&format!("mine\n<!--#network-config\n{text}\n-->"), nets);
+        let expected = expected.map(|nics| {
+            format!(
+                "line 2, column 1: network-config: it speaks of none of this VM's NICs, so OpenStack's and EC2's clients get \
+                 DHCP; say `macaddress` as here: {nics}"
+            )
+        });
+        let told: Vec<_> = notes
+            .remarks
+            .iter()
+            .filter(|remark| !matches!(remark.what, Oddity::Broken(_)))
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(told, expected.into_iter().collect::<Vec<_>>(), "{text}");
     }
 }

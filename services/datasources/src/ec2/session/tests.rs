@@ -12,6 +12,7 @@ use pve_imds_model::site::Site;
 use pve_imds_model::vm::VmId;
 
 use super::*;
+use crate::entry::Entered;
 
 const UUID: &str = "smbios1: uuid=2c8c7c76-a26c-4eb7-b04c-bf52bc095b81\n";
 
@@ -32,7 +33,8 @@ fn at(now: u64) -> Clock {
 
 fn token(vm: &Arc<Vm>, node: &str, keys: &NodeKeys) -> Vec<u8> {
     let (site, emulation) = (Site::default(), Emulation::Auto);
-    let subject = Subject { vm, nic: None, pool: None, node, site, emulation };
+    let entered = Entered::default();
+    let subject = Subject { vm, link: None, nic: None, pool: None, node, site, emulation, entered: &entered };
     seal(&subject, &Pass::new(vm, Ttl::parse("60").unwrap(), 1000), keys).unwrap().into_bytes()
 }
 
