@@ -27,7 +27,7 @@ use pve_imds_transport::{Interface, Links};
 use crate::app;
 use crate::app::claim::Holder;
 use crate::cli::{Cli, Command, ConfigCommand, GuardCommand};
-use crate::config::{Checked, load};
+use crate::config::{Checked, Loaded, load};
 
 use self::rights::Deed;
 
@@ -43,14 +43,14 @@ pub(crate) struct Usage(pub String);
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let load = || load(cli.config.as_deref());
     match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => serve::run(load()?),
-        Command::Config(ConfigCommand::Check) => config::check(&load()?),
-        Command::Config(ConfigCommand::Show) => config::show(&load()?),
-        Command::View(view) => view::run(&load()?.checked, &view),
+        Command::Serve => serve::run(load()?.whole()?),
+        Command::Config(ConfigCommand::Check) => config::check(&load()?.whole()?),
+        Command::Config(ConfigCommand::Show) => config::show(&load()?.whole()?),
+        Command::View(view) => view::run(&in_part(load()?)?, &view),
         Command::Inspect(inspect) => inspect::run(load(), &inspect),
         Command::Jwks => jwks::run(&load()?.checked),
         Command::Password(password) => password::run(vmid(&password.vmid)?),
-        Command::Taps(taps) => taps::run(&load()?.checked, &holder()?, &taps),
+        Command::Taps(taps) => taps::run(&in_part(load()?)?, &holder()?, &taps),
         Command::Guard(GuardCommand::Attach { config, .. }) if cli.config.is_some() || config.is_some() => {
             let instead = "leave --config out, and say --pin-dir and --accept-kinds where they are not the usual ones";
             Err(Usage(format!("guard attach reads no configuration: {instead}")).into())
@@ -71,6 +71,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
             guard::remove(&pins, &holder, &dir)
         }
     }
+}
+
+/// The configuration, for those who only look: what of the vendor data cannot be used is said and left out.
+fn in_part(loaded: Loaded) -> anyhow::Result<Checked> {
+    let (unusable, checked) = loaded.in_part();
+    for what in unusable {
+        writeln!(stderr(), "warning: {what}; it is left out here, and a daemon does not start with it")?;
+    }
+    Ok(checked)
 }
 
 /// A VMID from the command line.

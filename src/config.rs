@@ -59,6 +59,24 @@ pub struct Loaded {
     pub layers: Layers,
     /// The file that was read, if there was one.
     pub file: Option<PathBuf>,
+    /// What of the vendor data cannot be used, a line for each thing; the rest of it is there.
+    unusable: Vec<String>,
+}
+
+impl Loaded {
+    /// To serve: a file that was left out would be missing from machines for good.
+    ///
+    /// # Errors
+    /// [`ConfigError::Wrong`] of the vendor data.
+    pub fn whole(self) -> Result<Self, ConfigError> {
+        if self.unusable.is_empty() { Ok(self) } else { Err(ConfigError::Wrong(self.unusable)) }
+    }
+
+    /// To look at: what has to be left out, and what there is without it.
+    #[must_use]
+    pub fn in_part(self) -> (Vec<String>, Checked) {
+        (self.unusable, self.checked)
+    }
 }
 
 /// Reads `path`, or [`DEFAULT_FILE`] if that exists, and the environment.
@@ -95,14 +113,16 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
         return Err(ConfigError::Wrong(wrong));
     }
     // What is wrong has its built-in value here, which is right: only what is wrong besides is added.
+    let mut unusable = Vec::new();
     let checked = match layers.config() {
         Ok(config) => {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            let vendor = vendor::read(&config.vendor_data.dir, layers.is_default("vendor_data.dir"));
-            match (check::check(&layers, &config, host.trim()), vendor) {
-                (Ok(checked), Ok(vendor)) => Some(Checked { vendor: vendor.into(), ..checked }),
-                (checked, vendor) => {
-                    wrong.extend([checked.err(), vendor.err()].into_iter().flatten().flatten());
+            let (files, complaints) = vendor::read(&config.vendor_data.dir, layers.is_default("vendor_data.dir"));
+            unusable = complaints;
+            match check::check(&layers, &config, host.trim()) {
+                Ok(checked) => Some(Checked { vendor: files.into(), ..checked }),
+                Err(complaints) => {
+                    wrong.extend(complaints);
                     None
                 }
             }
@@ -113,7 +133,7 @@ pub fn load(path: Option<&Path>) -> Result<Loaded, ConfigError> {
         }
     };
     match checked {
-        Some(checked) if wrong.is_empty() => Ok(Loaded { checked, layers, file: bytes.map(|_| path) }),
-        _ => Err(ConfigError::Wrong(wrong)),
+        Some(checked) if wrong.is_empty() => Ok(Loaded { checked, layers, file: bytes.map(|_| path), unusable }),
+        _ => Err(ConfigError::Wrong([wrong, unusable].concat())),
     }
 }

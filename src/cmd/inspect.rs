@@ -17,7 +17,7 @@ use pve_imds_model::vm::VmId;
 use serde_json::{Value, json};
 
 use super::sources::ours;
-use super::{inventory, no_such_vm, vmid, warnings};
+use super::{in_part, inventory, no_such_vm, vmid, warnings};
 use crate::app;
 use crate::app::admission::Admission;
 use crate::cli::Inspect;
@@ -33,7 +33,7 @@ pub(super) fn run(loaded: Result<Loaded, ConfigError>, inspect: &Inspect) -> any
     let what = inspect.what.as_str();
     let number = what.bytes().all(|byte| byte.is_ascii_digit()).then_some(what).filter(|_| !Path::new(what).exists());
     if let Some(vmid) = number.map(vmid).transpose()? {
-        let checked = loaded?.checked;
+        let checked = in_part(loaded?)?;
         let inventory = inventory(&checked)?;
         let Some(record) = inventory.vm(vmid) else { return Err(no_such_vm(vmid, &checked.pve_dir, &inventory)) };
         let mut ours = ours(&record.vm, record.pool.as_ref(), &app::settings(&checked, &inventory).site());

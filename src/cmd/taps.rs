@@ -29,6 +29,8 @@ use crate::config::{Checked, Kinds};
 struct Row {
     interface: Interface,
     tap: TapName,
+    /// Its kind may be a guest's. Of others only those are shown that are guarded: their guests get silence.
+    accepted: bool,
     guard: Guard,
     excluded: Option<Rule>,
     vm: Result<Arc<Vm>, UnknownCaller>,
@@ -53,23 +55,31 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
     let mut rows = Vec::new();
     for interface in interfaces()? {
         let Some(tap) = TapName::parse(&interface.name) else { continue };
-        if accept.tap(&interface).is_none() {
-            left_alone.push(interface);
-            continue;
+        let guard = Guard::of(interface.index, &guards);
+        let accepted = accept.tap(&interface).is_some();
+        if !accepted {
+            left_alone.push((interface.name.clone(), interface.kind.clone(), guard));
+            if matches!(guard, Guard::Open | Guard::Unknown) {
+                continue;
+            }
         }
         let link = Link { tap, index: interface.index, since: 0 };
         let vm = inventory.find(link);
         let record = inventory.vm(tap.vmid);
         let warnings = record.as_ref().map_or(0, |record| record.warnings.len() + record.vm.notes.remarks.len());
         let pool = record.and_then(|record| record.pool);
-        let guard = Guard::of(interface.index, &guards);
-        rows.push(Row { interface, tap, guard, excluded: admission.rule(link), vm, pool, warnings });
+        rows.push(Row { interface, tap, accepted, guard, excluded: admission.rule(link), vm, pool, warnings });
     }
     if let Err(error) = &guards {
         writeln!(stderr(), "whether they are guarded is unknown: {}", chain(error))?;
     }
-    for Interface { name, kind, .. } in left_alone {
-        writeln!(stderr(), "{name}: left alone: a {kind}, and datapath.accept_kinds is {kinds}")?;
+    for (name, kind, guard) in left_alone {
+        let what = match guard {
+            Guard::Open => "left alone".to_owned(),
+            Guard::Unknown => "not served".to_owned(),
+            Guard::Guarded | Guard::Half(_) | Guard::Unpinned => format!("not served, and {}", guard.word()),
+        };
+        writeln!(stderr(), "{name}: {what}: a {kind}, and datapath.accept_kinds is {kinds}")?;
     }
     let mut out = stdout().lock();
     if taps.json {
@@ -91,6 +101,9 @@ pub(super) fn run(checked: &Checked, holder: &Holder, taps: &Taps) -> anyhow::Re
     Ok(())
 }
 
+/// Of an interface that is guarded and no guest's any more.
+const NOT_ACCEPTED: &str = "its kind is not accepted";
+
 /// What is known of the guard: what is pinned and what else of ours runs.
 type Guards = Result<(Vec<Pinned>, Vec<Stray>), PinError>;
 
@@ -108,10 +121,24 @@ impl Row {
             "name": self.vm.as_ref().map(|vm| vm.hostname()).unwrap_or_default(),
             "guard": self.word(), "missing": self.guard.missing().map(Program::word),
             "excluded": self.excluded.as_ref().map(ToString::to_string),
-            "problem": self.vm.as_ref().err().map(ToString::to_string), "warnings": self.warnings,
+            "problem": self.problem(), "warnings": self.warnings,
         });
-        json["imds"] = self.vm.as_ref().map_or(Value::Null, |vm| sources::ours(vm, self.pool.as_ref(), site));
+        json["imds"] = self.served().map_or(Value::Null, |vm| sources::ours(vm, self.pool.as_ref(), site));
         json
+    }
+
+    /// The VM whose answers come through here.
+    fn served(&self) -> Option<&Vm> {
+        self.vm.as_deref().ok().filter(|_| self.accepted)
+    }
+
+    /// Why there is none.
+    fn problem(&self) -> Option<String> {
+        match &self.vm {
+            _ if !self.accepted => Some(NOT_ACCEPTED.to_owned()),
+            Ok(_) => None,
+            Err(unknown) => Some(unknown.to_string()),
+        }
     }
 
     /// That an excluded interface is open is no fault, and so it is not called that.
@@ -135,7 +162,7 @@ impl Row {
     }
 
     fn sources(&self, site: &Site) -> (&'static str, &'static str) {
-        self.vm.as_ref().map_or(("-", "-"), |vm| {
+        self.served().map_or(("-", "-"), |vm| {
             let [user_data, _, network, _] = origins(vm, self.pool.as_ref(), site);
             (user_data.source.word(), network.source.word())
         })
@@ -147,6 +174,7 @@ impl Row {
             Ok(vm) => vm,
         };
         let policy = match &vm.notes.policy {
+            _ if !self.accepted => Some(format!("{NOT_ACCEPTED}: not served")),
             Some(Err(_)) => Some("its policy cannot be read: not served".to_owned()),
             Some(Ok(policy)) if !policy.enabled => Some("its policy: not served".to_owned()),
             Some(Ok(_)) | None => None,

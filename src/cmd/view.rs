@@ -45,6 +45,14 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
              for a few seconds, to a guest that ran then"
         );
     }
+    if *record.owner != *checked.node_name {
+        let (owner, here) = (&record.owner, &checked.node_name);
+        writeln!(
+            stderr(),
+            "warning: VM {vmid} is on node {owner}: this is what it would get from {here}, with {here}'s configuration, vendor \
+             data and resolver"
+        )?;
+    }
     let first = record.vm.nets.iter().map(|nic| nic.index).min();
     let Some(nic) = view.nic.or(first) else {
         let mend = format!("give it one: qm set {vmid} --net0 virtio,bridge=vmbr0");

@@ -1,6 +1,6 @@
-//! The node's files of vendor data: opened once, with the configuration, and like it refused as a whole.
+//! The node's files of vendor data: opened once, with the configuration, and by who serves refused like it as a whole.
 //!
-//! In comes a directory; out come its files in order, or a sentence for each that cannot be used, with its path. A file
+//! In comes a directory; out come its files in order, and a sentence for each that cannot be used, with its path. A file
 //! that was left out in silence would be missing from machines that have booted by the time somebody sees it. Refused:
 //! what is no regular file, and more of them than [`FILES`] or [`BYTES`].
 
@@ -16,22 +16,21 @@ const FILES: usize = 256;
 /// Most bytes, of one file and of all of them: a guest may ask 64 times at once, and what is joined is made for each.
 const BYTES: u64 = 1 << 20;
 
-/// Reads `dir`; an empty one is none. Only one that nobody has asked for may be missing.
-///
-/// # Errors
-/// One sentence for each complaint.
-pub(super) fn read(dir: &str, may_be_missing: bool) -> Result<Files, Vec<String>> {
+/// Reads `dir`; an empty one is none. Only one that nobody has asked for may be missing. Beside the files that can be used,
+/// one sentence for each complaint.
+pub(super) fn read(dir: &str, may_be_missing: bool) -> (Files, Vec<String>) {
     if dir.is_empty() {
-        return Ok(Files::default());
+        return (Files::default(), Vec::new());
     }
     let complain = |why: String| vec![format!("vendor_data.dir: {why}")];
     let paths = match list(Path::new(dir)) {
         Ok(paths) => paths,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && may_be_missing => return Ok(Files::default()),
-        Err(error) => return Err(complain(format!("cannot read {dir}: {error}"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && may_be_missing => Vec::new(),
+        Err(error) => return (Files::default(), complain(format!("cannot read {dir}: {error}"))),
     };
     if paths.len() > FILES {
-        return Err(complain(format!("{dir} has {} files, and {FILES} are the most", paths.len())));
+        let many = format!("{dir} has {} files, and {FILES} are the most", paths.len());
+        return (Files::default(), complain(many));
     }
     let (mut files, mut wrong, mut left) = (Vec::new(), Vec::new(), BYTES);
     for path in paths {
@@ -40,7 +39,7 @@ pub(super) fn read(dir: &str, may_be_missing: bool) -> Result<Files, Vec<String>
             Err(why) => wrong.extend(complain(format!("{}: {why}", path.display()))),
         }
     }
-    if wrong.is_empty() { Ok(Files::new(files)) } else { Err(wrong) }
+    (Files::new(files), wrong)
 }
 
 /// What is in `dir` by name, without what editors and package managers leave beside files.
@@ -90,21 +89,22 @@ mod tests {
 
     const GOOD: &str = "---\nall: true\n---\n#x\n";
 
-    fn names(dir: &Path) -> Result<Vec<String>, Vec<String>> {
-        let files = read(dir.to_str().unwrap(), false)?;
+    /// The files of `dir` that can be used, and what is wrong with the others.
+    fn names(dir: &Path) -> (Vec<String>, Vec<String>) {
+        let (files, wrong) = read(dir.to_str().unwrap(), false);
         let vm = Vm::new(VmId::new(106).unwrap());
-        Ok(files.of(&vm, None).map(|file| file.name().to_owned()).collect())
+        (files.of(&vm, None).map(|file| file.name().to_owned()).collect(), wrong)
     }
 
     #[test]
     fn files_are_read_in_the_order_of_their_names() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(names(dir.path()).unwrap(), [""; 0]);
+        assert_eq!(names(dir.path()), (vec![], vec![]));
         for name in ["20-b", "10-a.yaml", ".10-a.yaml.swp", "10-a.yaml~", "10-a.yaml.dpkg-old"] {
             fs::write(dir.path().join(name), if name.ends_with(['b', 'l']) { GOOD } else { "" }).unwrap();
         }
         symlink("20-b", dir.path().join("30-c")).unwrap();
-        assert_eq!(names(dir.path()).unwrap(), ["10-a.yaml", "20-b", "30-c"]);
+        assert_eq!(names(dir.path()), (["10-a.yaml", "20-b", "30-c"].map(str::to_owned).into(), vec![]));
     }
 
     #[test]
@@ -112,11 +112,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         let missing = missing.to_str().unwrap();
-        assert_eq!(read(missing, true), Ok(Files::default()));
-        assert_eq!(read("", false), Ok(Files::default()));
-        let wrong = read(missing, false).unwrap_err();
+        assert_eq!(read(missing, true), (Files::default(), vec![]));
+        assert_eq!(read("", false), (Files::default(), vec![]));
+        let (_, wrong) = read(missing, false);
         assert!(wrong.len() == 1 && wrong[0].starts_with(&format!("vendor_data.dir: cannot read {missing}: ")));
-        assert!(read("/dev/null", true).is_err());
+        assert!(!read("/dev/null", true).1.is_empty());
     }
 
     #[test]
@@ -129,7 +129,8 @@ mod tests {
         fs::create_dir(path("40-dir")).unwrap();
         let _listener = UnixListener::bind(path("50-socket")).unwrap();
         symlink("nothing", path("60-link")).unwrap();
-        let wrong = names(dir.path()).unwrap_err();
+        let (good, wrong) = names(dir.path());
+        assert_eq!(good, ["10-good"]);
         for (wrong, (name, why)) in wrong.iter().zip([
             ("20-line", "an unknown key (line 3, column 1); the header's keys are"),
             ("30-large", "is larger than 1 MiB"),
@@ -149,15 +150,16 @@ mod tests {
         let half = format!("{GOOD}{}", "x".repeat((1 << 19) - GOOD.len()));
         fs::write(dir.path().join("1"), &half).unwrap();
         fs::write(dir.path().join("2"), &half).unwrap();
-        assert_eq!(names(dir.path()).unwrap(), ["1", "2"]);
+        assert_eq!(names(dir.path()), (vec!["1".to_owned(), "2".to_owned()], vec![]));
         fs::write(dir.path().join("3"), GOOD).unwrap();
-        let wrong = names(dir.path()).unwrap_err();
+        let (_, wrong) = names(dir.path());
         assert!(
             wrong.len() == 1 && wrong[0].ends_with("3: is too much: all files together may have 1 MiB"),
             "{wrong:?}"
         );
         let dir = tempfile::tempdir().unwrap();
         (0..=FILES).for_each(|number| fs::write(dir.path().join(number.to_string()), GOOD).unwrap());
-        assert!(names(dir.path()).unwrap_err()[0].ends_with("has 257 files, and 256 are the most"));
+        let (files, wrong) = names(dir.path());
+        assert!(files.is_empty() && wrong[0].ends_with("has 257 files, and 256 are the most"), "{wrong:?}");
     }
 }

@@ -105,7 +105,18 @@ fn what_the_daemon_leaves_out_is_not_said_to_be_served() {
         std::fs::read_to_string(node.log()).unwrap()
     );
     let (status, out, err) = said(&node.product(&["taps"]));
-    assert!(status == Some(0) && !out.contains("tap101i0") && out.contains("tap102i0"), "{out}");
+    assert!(status == Some(0) && out.contains("tap102i0"), "{out}");
+    let left = out.lines().find(|line| line.starts_with("tap101i0 ")).unwrap();
+    assert!(left.contains(" guarded  ") && left.ends_with("vm101 (its kind is not accepted: not served)"), "{out}");
+    assert_eq!(err, "tap101i0: not served, and guarded: a veth, and datapath.accept_kinds is tun\n");
+    let (_, json, _) = said(&node.product(&["taps", "--json"]));
+    let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let row = rows.as_array().unwrap().iter().find(|row| row["interface"] == "tap101i0").unwrap();
+    assert_eq!((&row["guard"], &row["imds"]), (&"guarded".into(), &serde_json::Value::Null), "{row}");
+    node.stop("TERM");
+    node.product(&["guard", "remove"]);
+    let (_, out, err) = said(&node.product(&["taps"]));
+    assert!(!out.contains("tap101i0"), "{out}");
     assert_eq!(err, "tap101i0: left alone: a veth, and datapath.accept_kinds is tun\n");
 }
 

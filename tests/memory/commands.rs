@@ -247,6 +247,16 @@ fn view_and_inspect_read_the_tree() {
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json["vmid"], &json["name"]), (&100.into(), &"vm100".into()));
 
+    // What a node adds is its own.
+    tree.put(104, "name: roaming\nnet0: virtio=BC:24:11:00:00:01\n").unwrap();
+    assert_eq!(err(&product(&config, &["view", "104"], &[])), "");
+    tree.migrate(104, "pve2").unwrap();
+    for arguments in [&["view", "104"][..], &["view", "104", "--sources"]] {
+        let output = product(&config, arguments, &[]);
+        let said = "warning: VM 104 is on node pve2: this is what it would get from pve1, ";
+        assert!(output.status.success() && err(&output).starts_with(said), "{}", err(&output));
+    }
+
     tree.put(
         103,
         &sample_config(VmId::new(103).unwrap(), "<!--#userdata\nx\n-->\n<!--#network-config\nversion: 3\n-->"),

@@ -75,14 +75,29 @@ fn each_dialect_carries_what_chooses_the_vm() {
 
 #[test]
 fn a_file_that_cannot_be_used_is_named_with_its_line_and_nothing_starts() {
-    let world =
-        World::new(&[(101, "")], &[("10-web", WEB), ("20-bad", "---\ntag: [web]\n---\n#x\n"), ("30-bad", "#x\n")]);
-    for arguments in [&["config", "check"][..], &["serve"], &["view", "101"]] {
+    let world = World::new(
+        &[(101, "tags: web\n")],
+        &[("10-web", WEB), ("20-bad", "---\ntag: [web]\n---\n#x\n"), ("30-bad", "#x\n")],
+    );
+    for (arguments, status) in [
+        (&["config", "check"][..], 64),
+        (&["config", "show"], 64),
+        (&["serve"], 64),
+        // Who only looks is told, and shown what is left.
+        (&["view", "101", NOCLOUD], 0),
+        (&["view", "101", "--sources"], 0),
+        (&["inspect", "101"], 0),
+        (&["taps"], 0),
+    ] {
         let output = world.run(arguments);
-        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {}", err(&output));
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", err(&output));
         for said in ["20-bad: an unknown key (line 2, column 1)", "30-bad: line 1: must be `---`"] {
             assert!(err(&output).contains(said), "{arguments:?}: {}", err(&output));
         }
         assert!(!err(&output).contains("10-web"), "{}", err(&output));
+        let warns =
+            err(&output).starts_with("warning: vendor_data.dir: ") && err(&output).contains("it is left out here");
+        assert_eq!(warns, status == 0, "{}", err(&output));
     }
+    assert_eq!(world.view("101", NOCLOUD), "#cloud-config\npackages: [nginx]\n");
 }

@@ -41,10 +41,11 @@ impl Hidden {
 /// What hides `family` from `vm` on a node that serves NoCloud or does not, and shows `node`.
 #[must_use]
 pub fn hidden(vm: &Vm, family: Family, nocloud_enabled: bool, node: Emulation) -> Option<Hidden> {
-    let by_policy = vm.keeps_to_ec2().then(|| match &vm.notes.policy {
-        Some(Ok(Policy { emulate: Some(_), .. })) => Hidden::PolicyEmulatesEc2,
-        _ => Hidden::TokensRequired,
-    });
+    let by_policy = match &vm.notes.policy {
+        _ if !vm.keeps_to_ec2() => None,
+        Some(Ok(Policy { emulate: Some(_), .. })) => Some(Hidden::PolicyEmulatesEc2),
+        _ => Some(Hidden::TokensRequired),
+    };
     match family {
         Family::Nocloud if !nocloud_enabled => Some(Hidden::NocloudOff),
         Family::Nocloud => by_policy,

@@ -4,6 +4,7 @@
 //! that says how many there would have been. A broken block is always told: there is at most one of each name, and of a
 //! policy all that is wrong with it. Refused is everything that stands in the Notes.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::Flaw;
@@ -79,7 +80,9 @@ pub struct NicList(Box<str>);
 impl NicList {
     pub(super) fn of(nics: &[Nic]) -> Self {
         let told = nics.iter().map(|Nic { index, mac, .. }| {
-            let mac = mac.as_ref().map_or("no address in the configuration".to_owned(), |mac| mac.to_ascii_lowercase());
+            let mac = mac
+                .as_deref()
+                .map_or(Cow::Borrowed("no address in the configuration"), |mac| mac.to_ascii_lowercase().into());
             format!("net{index} ({mac})")
         });
         Self(told.collect::<Vec<_>>().join(", ").into())
