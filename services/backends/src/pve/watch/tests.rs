@@ -255,6 +255,7 @@ fn looks_and_vms_are_counted() {
     assert_eq!(
         look_once(&pve).1,
         [
+            "pve_imds_identity_signing{} 0",
             "pve_imds_inventory_reloads_total{result=changed} 1",
             "pve_imds_inventory_stale{} 1",
             "pve_imds_inventory_unreadable{} 0",
