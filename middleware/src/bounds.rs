@@ -30,6 +30,13 @@ pub const REQUEST_BODY: u64 = 8 * 1024;
 /// refusal and not a reset. Beyond 64 KiB (eight times what is allowed) it is no honest mistake.
 pub const REFUSED_BODY_DRAIN: u64 = 64 * 1024;
 
+/// Identity tokens per second that one VM may go on asking for. A program needs one in five minutes: ten a second are 3,000
+/// such programs, and at half a millisecond each they take a VM 0.5 % of a core.
+pub const TOKENS_PER_SECOND: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+
+/// Identity tokens that one VM may ask for at once after a pause: those of twenty programs that start together.
+pub const TOKEN_BURST: NonZeroU32 = NonZeroU32::new(20).expect("not zero");
+
 /// Characters of a path that are logged. The longest path served is about 90 characters
 /// (`/2021-03-23/meta-data/network/interfaces/macs/52:54:00:12:34:56/subnet-ipv4-cidr-block/`).
 pub const LOGGED_PATH: usize = 128;

@@ -8,6 +8,7 @@
 //! | [`telemetry`] | span, access line, metrics, until the body ended | never |
 //! | [`classify`] | path → [`Endpoint`](pve_imds_model::request::Endpoint), a closed set | never |
 //! | [`rescue`] | [`Fault`](pve_imds_model::fault::Fault) → answer, in the language of the client at hand | `Fault` |
+//! | [`tokens`] | a VM's share of identity tokens, per second | `Fault` |
 //! | [`limits`] | a guest's share of requests, per second and at once | `Fault` |
 //! | [`deadline`] | no request lives for ever | `Fault` |
 //! | [`guard`] | proxies, foreign names, methods and bodies that we do not take | `Fault` |
@@ -33,5 +34,6 @@ pub mod rescue;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+pub mod tokens;
 
 pub use body::{BoxError, RequestBody, ResponseBody, boxed, empty, full};

@@ -13,6 +13,7 @@ use pve_imds_middleware::identify::IdentifyLayer;
 use pve_imds_middleware::limits::{Allowance, GuestLimits, LimitsLayer};
 use pve_imds_middleware::rescue::RescueLayer;
 use pve_imds_middleware::telemetry::TelemetryLayer;
+use pve_imds_middleware::tokens::{TokenLayer, TokenShares};
 use pve_imds_middleware::{RequestBody, ResponseBody, bounds, boxed};
 use pve_imds_model::fault::Fault;
 use pve_imds_model::request::{Directory, Emulation, Link, Peer};
@@ -39,6 +40,8 @@ pub struct Node {
     pub guard: GuardLayer,
     /// Each guest's share.
     pub allowance: Allowance,
+    /// Each VM's share of identity tokens, through whichever of its interfaces it asks.
+    pub tokens: TokenShares,
     /// What VMs are shown unless they say otherwise.
     pub emulation: Emulation,
 }
@@ -47,7 +50,8 @@ impl Node {
     /// Guests are looked up in `directory`.
     #[must_use]
     pub fn new(directory: Arc<dyn Directory>, rules: Rules, emulation: Emulation) -> Self {
-        Self { directory, guard: GuardLayer::new(rules.guard), allowance: rules.allowance, emulation }
+        let (guard, tokens) = (GuardLayer::new(rules.guard), TokenShares::default());
+        Self { directory, guard, allowance: rules.allowance, tokens, emulation }
     }
 }
 
@@ -100,6 +104,8 @@ pub fn stack<R: Answers>(
         .layer(DeadlineLayer::new(bounds::REQUEST_TIME))
         // Forwarded, misnamed and oversized requests end before anyone looks the guest up.
         .layer(node.guard.clone())
+        // Beyond its share a VM costs nobody a signature, and no look at who else has its UUID.
+        .layer(TokenLayer::new(node.tokens.clone(), link.tap.vmid))
         // Never rejects: some endpoints answer whatever breaks.
         .layer(IdentifyLayer::new(node.directory.clone(), link))
         // Last, because a VM's own policy will decide it.

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Makes what the clients of the table come from, below target/clients: build.sh.
 #
-# In: the archives of Debian, of Python's and of Rust's packages. Out, each with a stamp of its own, so that a second call
+# In: the archives of Debian, of Python's, Rust's and Go's packages. Out, each with a stamp of its own, so that a second call
 # finds it: `sid`, a Debian of today with its cloud-init and systemd-imds; `tools`, a Debian 13 with clients in it; and `own`,
-# what Debian does not have (afterburn, cloudbase-init, a program around the AWS SDK). The systems belong to root, as their
-# files must. What cannot be had does not end this: it is told, and its cells fail by the same words (`NAME.lacking`).
+# what Debian does not have (afterburn, cloudbase-init, programs around the AWS SDK and OpenBao). The systems belong to
+# root, as their files must. What cannot be had does not end this: it is told, and its cells fail by the same words
+# (`NAME.lacking`).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -72,6 +73,14 @@ make_sdk() {
     install -D "$out/sdk/debug/imds-by-sdk" "$out/own/imds-by-sdk"
 }
 
+# Go is not ours to install: it must be as new as OpenBao's, and Debian's is older.
+make_openbao() {
+    command -v go >/dev/null || { echo "no go in PATH; $(sed -n 's/^go /Go /p' "$here/openbao/go.mod") or later is needed"; return 1; }
+    cd "$here/openbao"
+    timeout 1800 go build -trimpath -buildvcs=false -ldflags='-s -w' -o "$out/openbao/login-by-openbao" .
+    install -D "$out/openbao/login-by-openbao" "$out/own/login-by-openbao"
+}
+
 make_cloudbase() {
     rm -rf "$out/own/cloudbase"
     timeout 300 python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --no-compile \
@@ -95,4 +104,5 @@ else
 fi
 make_once cloudbase-init "$cloudbase_version" make_cloudbase
 make_once sdk "$(cat "$here"/sdk/Cargo.{toml,lock} "$here"/sdk/src/*)" make_sdk
+make_once openbao "$(cat "$here"/openbao/{go.mod,go.sum,main.go})" make_openbao
 make_once afterburn "$afterburn_version" make_afterburn

@@ -46,6 +46,7 @@ pub fn path(bytes: &[u8]) {
                     Err(405)
                 }
             }
+            Endpoint::IdentityToken => Err(405),
             _ if document.is_some() => known,
             _ => Err(404),
         };
@@ -79,6 +80,7 @@ fn plain(endpoint: Endpoint, path: &str) -> Option<String> {
         | Endpoint::Ec2MetaData
         | Endpoint::Ec2UserData
         | Endpoint::Ec2Dynamic => format!("/{}", parts(path).collect::<Vec<_>>().join("/")),
-        Endpoint::Ec2Token | Endpoint::Pxe | Endpoint::Other => return None,
+        Endpoint::IdentityKeys => "/.well-known/jwks.json".into(),
+        Endpoint::Ec2Token | Endpoint::IdentityToken | Endpoint::Pxe | Endpoint::Other => return None,
     })
 }

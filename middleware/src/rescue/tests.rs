@@ -41,7 +41,14 @@ fn fault(outcome: Outcome) -> Option<Fault> {
             Fault::unavailable(outcome, RetryAfter::at_least(std::time::Duration::from_millis(2_500)))
         }
         Outcome::VmExcluded => Fault::not_served(outcome),
-        Outcome::Forwarded | Outcome::HostRefused | Outcome::MacRefused => Fault::forbidden(outcome),
+        Outcome::Forwarded
+        | Outcome::HostRefused
+        | Outcome::MacRefused
+        | Outcome::AudienceRefused
+        | Outcome::DuplicateUuid => Fault::forbidden(outcome),
+        Outcome::TokenRateLimited => {
+            Fault::too_many_requests(outcome, RetryAfter::at_least(std::time::Duration::from_millis(100)))
+        }
         Outcome::Panic => Fault::panic(),
         Outcome::VmUnknown => Fault::unavailable(outcome, RetryAfter::UNKNOWN_VM),
         _ => Fault::unavailable(outcome, RetryAfter::DEFAULT),
@@ -58,6 +65,11 @@ async fn every_fault_has_its_answer() {
         (Outcome::TokenRequired, r#"401 "token_required\n""#, script),
         (Outcome::TokenInvalid, r#"401 "token_invalid\n""#, script),
         (Outcome::NodeKeyUnreadable, r#"503 retry-after=2 "node_key_unreadable\n""#, script),
+        (Outcome::SigningKeyUnavailable, r#"503 retry-after=2 "signing_key_unavailable\n""#, script),
+        (Outcome::SubjectUnavailable, r#"503 retry-after=2 "subject_unavailable\n""#, script),
+        (Outcome::AudienceRefused, r#"403 "audience_refused\n""#, r#"403 "audience_refused\n""#),
+        (Outcome::DuplicateUuid, r#"403 "duplicate_uuid\n""#, r#"403 "duplicate_uuid\n""#),
+        (Outcome::TokenRateLimited, r#"429 retry-after=1 "token_rate_limited\n""#, script),
         (Outcome::PasswordSet, r#"409 "password_set\n""#, script),
         (
             Outcome::BodyTooLarge,

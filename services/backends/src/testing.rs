@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use openssl::asn1::Asn1Time;
 use openssl::bn::{BigNum, MsbOption};
 use openssl::ec::{EcGroup, EcKey};
@@ -17,6 +19,7 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::PKey;
 use openssl::rsa::Rsa;
+use openssl::sign::Verifier;
 use openssl::x509::extension::SubjectAlternativeName;
 use openssl::x509::{X509, X509NameBuilder};
 use pve_imds_model::vm::VmId;
@@ -335,6 +338,19 @@ pub fn key_pem() -> Result<Vec<u8>, ErrorStack> {
 /// OpenSSL makes none.
 pub fn rsa_key_pem(bits: u32) -> Result<Vec<u8>, ErrorStack> {
     PKey::from_rsa(Rsa::generate(bits)?)?.private_key_to_pem_pkcs8()
+}
+
+/// Header and payload of a compact JWS that was signed with that key (`RS256`). `None`: it was not.
+#[must_use]
+pub fn read_token(key: &[u8], token: &str) -> Option<(serde_json::Value, serde_json::Value)> {
+    let (signed, signature) = token.rsplit_once('.')?;
+    let (header, payload) = signed.split_once('.')?;
+    let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).ok();
+    let read = |part: &str| serde_json::from_slice(&decode(part)?).ok();
+    let key = PKey::private_key_from_pem(key).ok()?;
+    let mut verifier = Verifier::new(MessageDigest::sha256(), &key).ok()?;
+    let is_good = verifier.verify_oneshot(&decode(signature)?, signed.as_bytes()).ok()?;
+    is_good.then(|| Some((read(header)?, read(payload)?)))?
 }
 
 /// A new certificate of that key for `localhost` and `127.0.0.1`, signed with itself, good for a day, PEM.

@@ -2,15 +2,11 @@
 //!
 //! In come the VM that asks and a body that says whom the token is for; out goes a compact JWS, and a line in the log with
 //! the target `pve_imds::audit` that says who got one for whom. Refused: an audience that the node or the VM's policy does
-//! not allow, a VM whose UUID another one has too, and more tokens than [`RATE`].
+//! not allow, and a VM whose UUID another one has too. How many it gets is decided before it comes here.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use governor::clock::{Clock as Ticks, DefaultClock};
-use governor::middleware::NoOpMiddleware;
-use governor::state::keyed::HashMapStateStore;
-use governor::{Quota, RateLimiter};
 use http::header::{CONTENT_TYPE, ETAG};
 use http::{HeaderMap, Response, StatusCode};
 use pve_imds_backends::clock::Clock;
@@ -19,23 +15,12 @@ use pve_imds_backends::pve::Inventory;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
 use pve_imds_model::identity::{Asked, Audience, Claims, Issuer, Lifetime, Owners, SpiffeId, Template, TrustDomain};
 use pve_imds_model::policy::Policy;
-use pve_imds_model::vm::VmId;
 
 use crate::reply::{Body, Kind, Reply};
 use crate::subject::Subject;
 
 /// Bytes of the largest body.
 pub(crate) const MAX_BODY: usize = 8 << 10;
-
-/// Tokens that a VM gets: ten a second, and twenty at once after a pause. A program needs one in five minutes.
-const RATE: Quota = Quota::per_second(nonzero(10)).allow_burst(nonzero(20));
-
-/// VMs whose shares are remembered, before it is looked for those that are full again.
-const MAX_SHARES: usize = 1024;
-
-const fn nonzero(number: u32) -> std::num::NonZeroU32 {
-    std::num::NonZeroU32::new(number).expect("not zero")
-}
 
 /// What this node's tokens say.
 #[derive(Clone, Debug, Default)]
@@ -54,10 +39,9 @@ pub struct Rules {
     pub owners: Owners,
 }
 
-/// Makes tokens. Clones share what VMs have had.
+/// Makes tokens. Clones have the same turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mint {
-    shares: Arc<Shares>,
     signer: Signer,
 }
 
@@ -75,7 +59,7 @@ impl Mint {
     /// A token for whom `body` names.
     ///
     /// # Errors
-    /// [`Outcome::BadRequest`], [`Outcome::AudienceRefused`], [`Outcome::TokenRateLimited`], [`Outcome::DuplicateUuid`],
+    /// [`Outcome::BadRequest`], [`Outcome::AudienceRefused`], [`Outcome::DuplicateUuid`],
     /// [`Outcome::SigningKeyUnavailable`], [`Outcome::SubjectUnavailable`]
     pub(crate) async fn issue(
         &self,
@@ -92,7 +76,6 @@ impl Mint {
         asked
             .allowed_by([(rules.audiences.as_deref(), "jwtsvid.audiences"), (own, "the VM's policy")])
             .map_err(|refused| Fault::forbidden(Outcome::AudienceRefused).because(refused))?;
-        self.shares.take(vm.vmid)?;
         if let (Some(uuid), Some(inventory)) = (&vm.uuid, inventory) {
             let settled = rules.owners.settle(uuid, vm.vmid, &inventory.who_has(uuid));
             settled.map_err(|contested| Fault::forbidden(Outcome::DuplicateUuid).because(contested))?;
@@ -130,30 +113,6 @@ impl Mint {
         // It is another one each time.
         response.headers_mut().remove(ETAG);
         Ok(response)
-    }
-}
-
-/// What each VM may still have.
-#[derive(Debug)]
-struct Shares<C: Ticks = DefaultClock>(
-    RateLimiter<VmId, HashMapStateStore<VmId>, C, NoOpMiddleware<<C as Ticks>::Instant>>,
-);
-
-impl Default for Shares {
-    fn default() -> Self {
-        Self(RateLimiter::hashmap(RATE))
-    }
-}
-
-impl<C: Ticks> Shares<C> {
-    fn take(&self, vmid: VmId) -> Result<(), Fault> {
-        if self.0.len() >= MAX_SHARES {
-            self.0.retain_recent();
-        }
-        self.0.check_key(&vmid).map_err(|refused| {
-            let wait = refused.wait_time_from(self.0.clock().now());
-            Fault::too_many_requests(Outcome::TokenRateLimited, RetryAfter::at_least(wait))
-        })
     }
 }
 

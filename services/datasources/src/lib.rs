@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod ec2;
+mod held;
 mod identity_token;
 mod nocloud;
 mod openstack;
@@ -36,6 +37,7 @@ use pve_imds_model::vm::Vm;
 use tower::Service;
 
 use self::ec2::Census;
+use self::held::Held;
 use self::identity_token::{MAX_BODY, Mint};
 use self::openstack::MAX_PASSWORD;
 use self::reply::{Kind, Reply};
@@ -128,6 +130,7 @@ pub struct Router {
     settings: Arc<Settings>,
     census: Census,
     mint: Mint,
+    held: Held,
 }
 
 /// An answer that is there, or one that waits for a body.
@@ -138,7 +141,7 @@ impl Router {
     /// A router that serves what `settings` allow.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), census: Census::default(), mint: Mint::default() }
+        Self { settings: Arc::new(settings), census: Census::default(), mint: Mint::default(), held: Held::default() }
     }
 
     /// The one way in: whether there is such a thing, may be asked for in this way, and who asks. A wrong method is wrong
@@ -200,7 +203,7 @@ impl Router {
             // Its method is another.
             E::IdentityToken | E::Pxe | E::Other => return Err(Fault::not_found()),
         };
-        Ok(reply.answer(method, headers))
+        reply.answer(method, headers, |body| self.held.hold(subject.vm.vmid, body))
     }
 
     /// Takes down a password.
@@ -212,7 +215,7 @@ impl Router {
         let vm = Arc::clone(self.enter(Endpoint::OpenstackPassword, &request)?.vm);
         let body = Limited::new(request.into_body(), MAX_PASSWORD);
         let body = body.collect().await.map_err(|error| Fault::bad_request().because(error))?;
-        let password = Password::new(body.to_bytes()).map_err(|error| Fault::bad_request().because(error))?;
+        let password = Password::new(&body.to_bytes()).map_err(|error| Fault::bad_request().because(error))?;
         match self.settings.passwords.say(&vm, password) {
             Ok(()) => Ok(Reply::new(Kind::Text, Bytes::new()).with_status(StatusCode::OK)),
             Err(_) => Err(Fault::conflict(Outcome::PasswordSet)),

@@ -43,7 +43,9 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             json(&vendor_document(&subject.vendor_data()?))
         }
         Endpoint::OpenstackVendorData => json(&json!({})),
-        Endpoint::OpenstackNetworkData => json(&network(subject).ok_or_else(Fault::not_found)?),
+        Endpoint::OpenstackNetworkData if has_network(subject) => {
+            json(&network_data::network_data(subject.vm, &subject.site))
+        }
         _ => return Err(Fault::not_found()),
     })
 }
@@ -52,11 +54,10 @@ fn json(document: &Value) -> Reply {
     Reply::new(Kind::Json, Bytes::from(document.to_string()))
 }
 
-/// The network, unless there is no NIC that can be told from others: cloud-init takes a document without links for an order
-/// to have no network at all, and without the document asks for an address on its first NIC.
-fn network(subject: &Subject<'_>) -> Option<Value> {
-    let document = network_data::network_data(subject.vm, &subject.site);
-    document["links"].as_array().is_some_and(|links| !links.is_empty()).then_some(document)
+/// Whether there is a NIC that can be told from others: cloud-init takes a document without links for an order to have no
+/// network at all, and without the document asks for an address on its first NIC.
+fn has_network(subject: &Subject<'_>) -> bool {
+    network_data::has_links(subject.vm, &subject.site)
 }
 
 /// The versions, or the files of one of them. No line break at the end, as Nova.
@@ -65,7 +66,7 @@ fn index(path: &str, subject: &Subject<'_>) -> String {
         return OPENSTACK_VERSIONS.join("\n");
     }
     let user_data = subject.has_user_data().then_some("user_data");
-    let network = network(subject).map(|_| "network_data.json");
+    let network = has_network(subject).then_some("network_data.json");
     let files = ["meta_data.json", "password", "vendor_data.json", "vendor_data2.json"];
     let mut files: Vec<_> = files.into_iter().chain(user_data).chain(network).collect();
     files.sort_unstable();

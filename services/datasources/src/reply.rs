@@ -3,13 +3,17 @@
 use std::error::Error;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hasher};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use pve_imds_model::fault::Fault;
 use pve_imds_model::vm::Vm;
 
 /// Whatever can go wrong while a body is sent.
@@ -42,6 +46,32 @@ impl Kind {
     }
 }
 
+/// Bytes that the server is given at a time.
+const PIECE: usize = 16 << 10;
+
+/// A body that is handed on piece by piece. The server copies what it is given and asks for more when that is sent: whole,
+/// a document of 1 MiB would be there once more for each connection that takes its time with it.
+struct Pieces(Bytes);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let length = self.0.len().min(PIECE);
+        let piece = (length > 0).then(|| Ok(Frame::data(self.0.split_to(length))));
+        Poll::Ready(piece)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
+}
+
 /// A 200 in the making.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -56,13 +86,21 @@ impl Reply {
 
     /// The answer to `method`, GET or HEAD, for somebody who has what `headers` say. HEAD has the headers of GET,
     /// `Content-Length` included, and no body (RFC 9110 §9.3.2).
-    pub(crate) fn answer(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
+    ///
+    /// # Errors
+    /// Those of `hold`, which gets the bytes that are to be sent.
+    pub(crate) fn answer(
+        self,
+        method: &Method,
+        headers: &HeaderMap,
+        hold: impl FnOnce(Bytes) -> Result<Bytes, Fault>,
+    ) -> Result<Response<Body>, Fault> {
         let etag = etag(&self.body);
         if headers.get_all(IF_NONE_MATCH).iter().any(|known| names(known, &etag)) {
-            return self.with(StatusCode::NOT_MODIFIED, etag, Bytes::new());
+            return Ok(self.with(StatusCode::NOT_MODIFIED, etag, Bytes::new()));
         }
-        let body = if method == Method::HEAD { Bytes::new() } else { self.body.clone() };
-        self.with(StatusCode::OK, etag, body)
+        let body = if method == Method::HEAD { Bytes::new() } else { hold(self.body.clone())? };
+        Ok(self.with(StatusCode::OK, etag, body))
     }
 
     /// The answer to a request that changed something: these bytes, whoever has them already.
@@ -78,7 +116,7 @@ impl Reply {
     }
 
     fn with(self, status: StatusCode, etag: HeaderValue, body: Bytes) -> Response<Body> {
-        let mut response = Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
+        let mut response = Response::new(Pieces(body).boxed_unsync());
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(ETAG, etag);

@@ -12,7 +12,7 @@ use pve_imds_model::request::Emulation;
 use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Nic, Vm};
 
-use crate::user_data::{user_data, vendor_data};
+use crate::user_data::{has_user_data, user_data, vendor_data};
 
 /// A VM that asks, and all that its answers are made of.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl Subject<'_> {
         vendor_data(self.vm, self.pool.as_ref(), &self.site)
     }
 
-    /// Whether it has user data: clients take an empty document for one that holds nothing they understand.
+    /// Whether it has user data.
     pub(crate) fn has_user_data(&self) -> bool {
-        self.user_data().map_or(true, |text| !text.is_empty())
+        has_user_data(self.vm, &self.site)
     }
 
     /// Lets whoever begins a boot in OpenStack's or EC2's way go on only if its user data could be had: cloud-init would

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Empty, Full};
 use pve_imds_model::conf;
 use pve_imds_model::fault::Outcome;
@@ -273,4 +274,43 @@ async fn what_the_stack_has_classified_is_not_classified_again() {
     request.extensions_mut().insert(Endpoint::NocloudUserData);
     let response = Router::default().oneshot(request).await.unwrap();
     assert_eq!(body(response).await, "#cloud-config");
+}
+
+/// 1 MiB of vendor data, which JSON writes with two letters for each.
+fn verbose(vmid: u32) -> Caller {
+    let config = format!("#<!--#vendor-data\n#{}\n#-->\nname: web\n", "\"".repeat(1 << 20));
+    Caller::Known(Arc::new(conf::parse(VmId::new(vmid).unwrap(), config.as_bytes()).vm))
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_do_not_pile_up() {
+    let router = Router::default();
+    let (caller, path) = (verbose(106), "/openstack/latest/vendor_data.json");
+    let mut untaken = Vec::new();
+    for _ in 0..16 {
+        untaken.push(router.clone().oneshot(request(Method::GET, path, Some(caller.clone()))).await);
+    }
+    let refused = untaken.iter().filter_map(|answer| answer.as_ref().err()).inspect(|fault| {
+        assert_eq!((fault.status(), fault.outcome()), (503, Outcome::RateLimited));
+    });
+    assert_eq!(refused.count(), 13);
+    let other = router.clone().oneshot(request(Method::GET, path, Some(verbose(107)))).await;
+    assert!(body(other.unwrap()).await.len() > 2 << 20);
+    drop(untaken);
+    let again = router.oneshot(request(Method::GET, path, Some(caller))).await;
+    assert!(body(again.unwrap()).await.len() > 2 << 20);
+}
+
+#[tokio::test]
+async fn a_large_answer_is_handed_on_in_pieces() {
+    let response = ask(Settings::default(), Method::GET, "/nocloud/vendor-data", Some(verbose(106))).await.unwrap();
+    let mut body = response.into_body();
+    let mut taken = 0;
+    while let Some(frame) = body.frame().await {
+        let piece = frame.unwrap().into_data().unwrap();
+        assert!(piece.len() <= 16 << 10 && piece.iter().all(|byte| *byte == b'"'));
+        taken += piece.len();
+        assert_eq!(body.size_hint().exact(), Some(((1 << 20) - taken) as u64));
+    }
+    assert_eq!((taken, body.is_end_stream()), (1 << 20, true));
 }

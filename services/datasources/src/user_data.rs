@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pve_imds_model::cloud_config::cloud_config;
+use pve_imds_model::cloud_config::{cloud_config, is_asked_for};
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
 use pve_imds_model::notes::{BlockError, UserData};
 use pve_imds_model::pools::PoolId;
@@ -32,6 +32,17 @@ pub fn user_data(vm: &Arc<Vm>, site: &Site) -> Result<Bytes, Fault> {
             Err(Fault::unavailable(Outcome::SecretsDisabled, RetryAfter::DEFAULT))
         }
         Some(Ok(UserData { secrets: None, .. })) => Ok(shared(vm, plain_text)),
+    }
+}
+
+/// Whether there is user data, or should be: clients take an empty document for one that holds nothing they understand.
+/// Nothing is made to tell, for listings are asked for more often than what they list.
+#[must_use]
+pub fn has_user_data(vm: &Vm, site: &Site) -> bool {
+    match &vm.notes.user_data {
+        None => site.cloudinit && is_asked_for(vm),
+        Some(Ok(UserData { secrets: None, text })) => !text.is_empty(),
+        Some(_) => true,
     }
 }
 
@@ -98,7 +109,10 @@ mod tests {
             ("#<!--#user-data\n#x\n", Err(Outcome::NotesInvalid)),
             ("#<!--#user-data\n#x\n#-->\n#<!--#user-data\n#y\n#-->\n", Err(Outcome::NotesInvalid)),
         ] {
-            let got = user_data(&vm(config), &Site::default());
+            let vm = vm(config);
+            let got = user_data(&vm, &Site::default());
+            let lacks = matches!(&got, Ok(text) if text.is_empty());
+            assert_ne!(has_user_data(&vm, &Site::default()), lacks, "{config}");
             assert_eq!(got.as_deref().map_err(Fault::outcome), expected.map(str::as_bytes), "{config}");
             if let Err(fault) = got {
                 assert_eq!((fault.status(), fault.retry_after()), (503, Some(RetryAfter::DEFAULT)));
@@ -125,6 +139,7 @@ mod tests {
         assert!(made.starts_with(b"#cloud-config\n") && made.windows(11).any(|part| part == b"user: \"ops\""));
         let off = Site { cloudinit: false, ..Site::default() };
         assert_eq!(user_data(&vm(options), &off).unwrap(), "");
+        assert!(has_user_data(&vm(options), &Site::default()) && !has_user_data(&vm(options), &off));
         let block = vm(&format!("{options}#<!--#user-data\n#-->\n"));
         assert_eq!(user_data(&block, &Site::default()).unwrap(), "");
         let broken = vm(&format!("{options}#<!--#user-data\n"));

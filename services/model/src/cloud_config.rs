@@ -9,17 +9,23 @@ use serde_json::{Map, Value, json};
 use crate::vm::Vm;
 use crate::yaml;
 
+/// Whether the VM's options ask for a document.
+#[must_use]
+pub fn is_asked_for(vm: &Vm) -> bool {
+    let options = &vm.cloudinit;
+    options.ciuser.is_some()
+        || options.cipassword.is_some()
+        || !options.sshkeys.is_empty()
+        || options.ciupgrade.is_some()
+}
+
 /// The document, if the VM's options ask for one. It may hold a password.
 #[must_use]
 pub fn cloud_config(vm: &Vm) -> Option<String> {
-    let options = &vm.cloudinit;
-    let asked = options.ciuser.is_some()
-        || options.cipassword.is_some()
-        || !options.sshkeys.is_empty()
-        || options.ciupgrade.is_some();
-    if !asked {
+    if !is_asked_for(vm) {
         return None;
     }
+    let options = &vm.cloudinit;
     let root = options.ciuser.as_deref() == Some("root");
     let mut document = Map::new();
     let mut say = |key: &str, value: Value| document.insert(key.to_owned(), value);

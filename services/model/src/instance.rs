@@ -3,6 +3,8 @@
 //! In come a VM, its pool and its node; out go ids, types, zones, keys and tags. The same VM has the same names whatever
 //! dialect it asks in. Refused: keys and tags that a client would take for something else.
 
+use std::collections::HashSet;
+
 use crate::pools::PoolId;
 use crate::vm::{Size, Vm};
 
@@ -86,17 +88,19 @@ const ORDERS: &[&str] = &["admin_pass", "admin_username", "dsmode"];
 pub fn facts(vm: &Vm, node: &str, pool: Option<&PoolId>) -> Vec<(String, String)> {
     let mut facts = vec![("pve:vmid".to_owned(), vm.vmid.to_string()), ("pve:node".to_owned(), node.to_owned())];
     facts.extend(pool.map(|pool| ("pve:pool".to_owned(), pool.as_str().to_owned())));
-    for tag in vm.tags.iter().filter(|tag| !ORDERS.contains(&tag.to_ascii_lowercase().as_str())) {
-        if facts.iter().all(|(known, _)| known != tag) {
-            facts.push((tag.clone(), String::new()));
-        }
-    }
+    // A set, because there may be as many as a configuration of 1 MiB holds, and a guest asks as often as it likes.
+    let mut known = HashSet::new();
+    let tags = vm.tags.iter().filter(|tag| !ORDERS.contains(&tag.to_ascii_lowercase().as_str()));
+    facts.extend(tags.filter(|tag| known.insert(*tag)).map(|tag| (tag.clone(), String::new())));
     facts
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    // Processor time is measured here, and no clock stands still.
+    #![allow(clippy::unwrap_used, clippy::disallowed_types)]
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::conf;
     use crate::vm::VmId;
@@ -149,6 +153,16 @@ mod tests {
     #[test]
     fn a_zone_is_its_region_and_a_letter() {
         assert_eq!((region("pve1"), zone("pve1").as_str()), ("pve1", "pve1a"));
+    }
+
+    #[test]
+    fn as_many_tags_as_a_configuration_holds_are_told_at_once() {
+        let tags: Vec<_> = (0..130_000).map(|number| format!("t{number}")).collect();
+        let vm = vm(&format!("tags: {}\n", tags.join(";")));
+        let before = Instant::now();
+        assert_eq!(facts(&vm, "pve1", None).len(), 2 + tags.len());
+        // Tens of milliseconds. Each compared with each takes half a minute, in which no guest of the node hears anything.
+        assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
     }
 
     #[test]

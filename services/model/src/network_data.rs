@@ -51,6 +51,12 @@ pub fn network_data(vm: &Vm, site: &Site) -> Value {
     with_links(vm, site, nova::document)
 }
 
+/// Whether there is a link in it. Without one it would be an order to have no network at all.
+#[must_use]
+pub fn has_links(vm: &Vm, site: &Site) -> bool {
+    with_links(vm, site, |_, laid| !laid.is_empty())
+}
+
 /// Does `what` with what is laid of the VM's plan, or of DHCP where that is nothing.
 fn with_links<T>(vm: &Vm, site: &Site, what: impl FnOnce(&Plan, &[Laid<'_>]) -> T) -> T {
     let plan = network::plan(vm, site);

@@ -1,19 +1,12 @@
-use std::time::Duration;
-
-use base64::Engine;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use governor::clock::FakeRelativeClock;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use openssl::hash::MessageDigest;
-use openssl::pkey::PKey;
-use openssl::sign::Verifier;
 use pve_imds_backends::keys::{KeySet, SigningKey};
 use pve_imds_backends::pve;
-use pve_imds_backends::testing::rsa_key_pem;
+use pve_imds_backends::testing::{read_token, rsa_key_pem};
 use pve_imds_model::conf;
 use pve_imds_model::identity::Issuer;
 use pve_imds_model::request::Caller;
+use pve_imds_model::vm::VmId;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -43,14 +36,7 @@ impl Node {
 
     /// What a token says, once its signature is found to be this node's.
     fn read(&self, token: &str) -> (Value, Value) {
-        let (signed, signature) = token.rsplit_once('.').unwrap();
-        let key = PKey::private_key_from_pem(&self.key).unwrap();
-        let mut verifier = Verifier::new(MessageDigest::sha256(), &key).unwrap();
-        let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).unwrap();
-        assert!(verifier.verify_oneshot(&decode(signature), signed.as_bytes()).unwrap());
-        let (header, payload) = signed.split_once('.').unwrap();
-        let read = |part: &str| serde_json::from_slice(&decode(part)).unwrap();
-        (read(header), read(payload))
+        read_token(&self.key, token).expect("a token of this node")
     }
 }
 
@@ -151,31 +137,4 @@ async fn only_post_makes_tokens_and_anybody_may_have_the_keys() {
         let got = got.map(|response| response.status().as_u16()).map_err(|fault| (fault.status(), fault.allow()));
         assert_eq!(got, expected, "{method} {path}");
     }
-}
-
-#[test]
-fn a_share_is_ten_a_second_and_twenty_at_once() {
-    let clock = FakeRelativeClock::default();
-    let shares = Shares(RateLimiter::hashmap_with_clock(RATE, clock.clone()));
-    let [vm, other] = [106, 107].map(|number| VmId::new(number).unwrap());
-    (0..20).for_each(|_| shares.take(vm).unwrap());
-    let refused = shares.take(vm).unwrap_err();
-    assert_eq!((refused.status(), refused.retry_after().unwrap().seconds()), (429, 1));
-    shares.take(other).unwrap();
-    clock.advance(Duration::from_secs(1));
-    (0..10).for_each(|_| shares.take(vm).unwrap());
-    shares.take(vm).unwrap_err();
-}
-
-#[test]
-fn shares_that_are_full_are_forgotten() {
-    let clock = FakeRelativeClock::default();
-    let shares = Shares(RateLimiter::hashmap_with_clock(RATE, clock.clone()));
-    for number in 0..u32::try_from(MAX_SHARES).unwrap() {
-        shares.take(VmId::new(100 + number).unwrap()).unwrap();
-    }
-    assert_eq!(shares.0.len(), MAX_SHARES);
-    clock.advance(Duration::from_secs(3));
-    shares.take(VmId::new(99_999).unwrap()).unwrap();
-    assert_eq!(shares.0.len(), 1);
 }

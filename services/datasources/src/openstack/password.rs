@@ -23,12 +23,13 @@ const MAX_GUESTS: usize = 4096;
 pub struct Password(Bytes);
 
 impl Password {
-    /// Takes what was sent.
+    /// Takes what was sent, and of that a copy: a slice would keep the whole buffer that it came in, and with it what else
+    /// the guest has sent there.
     ///
     /// # Errors
     /// [`TooLong`].
-    pub fn new(bytes: Bytes) -> Result<Self, TooLong> {
-        if bytes.len() > MAX_PASSWORD { Err(TooLong) } else { Ok(Self(bytes)) }
+    pub fn new(bytes: &[u8]) -> Result<Self, TooLong> {
+        if bytes.len() > MAX_PASSWORD { Err(TooLong) } else { Ok(Self(Bytes::copy_from_slice(bytes))) }
     }
 
     /// The bytes, for the guest and its owner.
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     fn password(text: &str) -> Password {
-        Password::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+        Password::new(text.as_bytes()).unwrap()
     }
 
     fn vm(number: usize, uuid: &str) -> Vm {
@@ -127,8 +128,8 @@ mod tests {
 
     #[test]
     fn it_has_a_length() {
-        assert!(Password::new(Bytes::from(vec![b'x'; MAX_PASSWORD])).is_ok());
-        assert_eq!(Password::new(Bytes::from(vec![b'x'; MAX_PASSWORD + 1])), Err(TooLong));
+        assert!(Password::new(&[b'x'; MAX_PASSWORD]).is_ok());
+        assert_eq!(Password::new(&[b'x'; MAX_PASSWORD + 1]), Err(TooLong));
     }
 
     #[test]
