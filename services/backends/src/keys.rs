@@ -2,7 +2,8 @@
 //!
 //! In come the bytes of PEM files; out go a [`SealingKey`] that was derived for one purpose, a [`SigningKey`] and its
 //! [`PublicKey`], and a [`ServingKey`] that TLS is spoken with. [`NodeKeys`], [`TokenKeys`] and [`ServingKeys`] hold those
-//! that are in force: whoever keeps the inventory reads the files, a request only looks here. Refused: to show a private key to anybody, and to ask a terminal for a passphrase.
+//! that are in force: whoever keeps the inventory reads the files, a request only looks here. Refused: to show a private
+//! key to anybody, and to ask a terminal for a passphrase.
 
 mod sealing;
 mod serving;

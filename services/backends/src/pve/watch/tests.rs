@@ -255,7 +255,6 @@ fn looks_and_vms_are_counted() {
     assert_eq!(
         look_once(&pve).1,
         [
-            // Its key is of no kind that signs.
             "pve_imds_identity_signing{} 0",
             "pve_imds_inventory_reloads_total{result=changed} 1",
             "pve_imds_inventory_stale{} 1",
@@ -265,8 +264,8 @@ fn looks_and_vms_are_counted() {
     );
     pve.put(107, &"#".repeat((1 << 20) + 1)).unwrap();
     let (_, meters) = look_once(&pve);
-    assert_eq!(meters[0], "pve_imds_inventory_reloads_total{result=incomplete} 1");
-    assert_eq!(meters[2], "pve_imds_inventory_unreadable{} 1");
+    assert_eq!(meters[1], "pve_imds_inventory_reloads_total{result=incomplete} 1");
+    assert_eq!(meters[3], "pve_imds_inventory_unreadable{} 1");
     let _stopped = pve.stop().unwrap();
-    assert_eq!(look_once(&pve).1[0], "pve_imds_inventory_reloads_total{result=failed} 1");
+    assert_eq!(look_once(&pve).1[1], "pve_imds_inventory_reloads_total{result=failed} 1");
 }
