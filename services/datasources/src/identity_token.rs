@@ -116,5 +116,15 @@ impl Mint {
     }
 }
 
+/// What tokens are checked with.
+///
+/// # Errors
+/// [`Outcome::SigningKeyUnavailable`]: an empty set would be kept, and every token refused for as long.
+pub(crate) fn keys(keys: &TokenKeys) -> Result<Bytes, Fault> {
+    let set = Some(keys.set()).filter(|set| !set.is_empty());
+    let none = || Fault::unavailable(Outcome::SigningKeyUnavailable, RetryAfter::DEFAULT);
+    set.map(|set| set.bytes()).ok_or_else(none)
+}
+
 #[cfg(test)]
 mod tests;

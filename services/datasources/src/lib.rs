@@ -206,7 +206,7 @@ impl Router {
                 verdict?;
                 ec2::serve(endpoint, path, &subject)?
             }
-            E::IdentityKeys => Reply::new(Kind::Json, token_keys.set().bytes()),
+            E::IdentityKeys => Reply::new(Kind::Json, identity_token::keys(token_keys)?),
             // Its method is another.
             E::IdentityToken | E::Pxe | E::Other => return Err(Fault::not_found()),
         };

@@ -138,3 +138,13 @@ async fn only_post_makes_tokens_and_anybody_may_have_the_keys() {
         assert_eq!(got, expected, "{method} {path}");
     }
 }
+
+#[tokio::test]
+async fn no_key_is_no_empty_set() {
+    let node = Node::new(Rules::default());
+    node.settings.token_keys.put(None, KeySet::default(), None);
+    let mut request = Request::get("/.well-known/jwks.json").body(Full::<Bytes>::default()).unwrap();
+    request.extensions_mut().insert(caller(CONFIG));
+    let refused = node.router().oneshot(request).await.unwrap_err();
+    assert_eq!((refused.status(), refused.outcome()), (503, Outcome::SigningKeyUnavailable));
+}
