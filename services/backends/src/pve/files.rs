@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pve_imds_model::vm::VmId;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -266,12 +268,17 @@ pub(super) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, ReadError> 
 
 fn read_into(bytes: &mut Vec<u8>, path: &Path, limit: u64) -> Result<(), ReadError> {
     let failed = |error| ReadError::Io(path.to_owned(), error);
-    // Looked at before it is opened, because opening a FIFO waits for its writer.
-    if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_file() {
-        return Err(ReadError::NotRegular(path.to_owned()));
+    let odd = || ReadError::NotRegular(path.to_owned());
+    // Nobody is waited for who should write into a FIFO, and nobody's link is followed.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = match open(path, flags, Mode::empty()) {
+        // A link; a socket, a device that is not there.
+        Err(Errno::LOOP | Errno::NXIO) => return Err(odd()),
+        opened => File::from(opened.map_err(io::Error::from).map_err(failed)?),
+    };
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(odd());
     }
-    let file = File::open(path).map_err(failed)?;
-    file.metadata().map_err(failed)?;
     // One byte more than allowed: sizes that a file claims are not trusted, least of all pmxcfs's status files'.
     let length = file.take(limit + 1).read_to_end(bytes).map_err(failed)?;
     if length as u64 > limit { Err(ReadError::TooLarge(path.to_owned(), limit)) } else { Ok(()) }
