@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use pve_imds_datasources::backends::pve::{Inventory, Settings};
-use pve_imds_datasources::backends::testing::{key_pem, sample_config};
+use pve_imds_datasources::backends::testing::{node_key, sample_config};
 use pve_imds_model::vm::VmId;
 
 use crate::world::pmxcfs::{Pmxcfs, rename_over};
@@ -424,7 +424,7 @@ fn a_daemon_that_starts_without_quorum_serves_what_can_be_read() {
         let mut cluster = pve.cluster();
         cluster.put("pve1", 101, &config(101, "first"));
         cluster.put_file("user.cfg", "pool:lab::101:\n");
-        cluster.put_file("nodes/pve1/pve-ssl.key", str::from_utf8(&key_pem().unwrap()).unwrap());
+        cluster.put_file("nodes/pve1/pve-ssl.key", str::from_utf8(node_key()).unwrap());
         cluster.lose_quorum();
     });
     assert_eq!(world.said(), (200, "first".to_owned()));

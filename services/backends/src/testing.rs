@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -235,7 +236,7 @@ impl PveTree {
         self.write_status()
     }
 
-    /// A node gets a private key, or another one, of a kind that is made quickly (Proxmox's are RSA).
+    /// A node gets another private key, of a kind that is made quickly and signs no tokens (Proxmox's are RSA).
     ///
     /// # Errors
     /// As [`PveTree::put`].
@@ -270,7 +271,9 @@ impl PveTree {
     fn make(&self) -> io::Result<()> {
         fs::create_dir_all(self.configs(&self.node))?;
         if self.layout != Layout::Plain {
-            self.put_key(&self.node)?;
+            let dir = self.path().join("nodes").join(&self.node);
+            fs::write(dir.join("pve-ssl.key"), node_key())?;
+            fs::write(dir.join("pve-ssl.pem"), certificate_pem(node_key())?)?;
         }
         self.write_status()
     }
@@ -330,6 +333,13 @@ pub struct Stopped(TempDir);
 pub fn key_pem() -> Result<Vec<u8>, ErrorStack> {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
     PKey::from_ec_key(EcKey::generate(&curve)?)?.private_key_to_pem_pkcs8()
+}
+
+/// An RSA key, PEM, the same for as long as this process lives: making one takes long.
+#[must_use]
+pub fn node_key() -> &'static [u8] {
+    static KEY: LazyLock<Vec<u8>> = LazyLock::new(|| rsa_key_pem(2048).unwrap_or_default());
+    &KEY
 }
 
 /// A new RSA key, PEM.

@@ -27,6 +27,7 @@ pub mod policy;
 pub mod pools;
 mod property;
 pub mod request;
+pub mod secrets;
 pub mod session;
 pub mod site;
 mod smbios;

@@ -26,6 +26,7 @@ use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
 use crate::network_data::is_for_any;
 use crate::policy::{BadPolicy, Flaws, Policy};
+use crate::secrets::SetName;
 use crate::vm::Nic;
 use crate::yaml::YamlError;
 
@@ -47,9 +48,9 @@ pub struct Notes {
 /// The text of a `user-data` block.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UserData {
-    /// The secret set that `secrets=` names (1 to 64 letters, digits, `-` and `_`); with one, the text holds
+    /// The secret set that `secrets=` names; with one, the text holds
     /// placeholders and is never served as it stands.
-    pub secrets: Option<String>,
+    pub secrets: Option<SetName>,
     /// The text, byte for byte.
     pub text: Vec<u8>,
 }
@@ -286,7 +287,7 @@ impl<'t> Opened<'t> {
 
 /// The attributes of an opening line.
 struct Attributes {
-    secrets: Option<String>,
+    secrets: Option<SetName>,
     encoding: Encoding,
 }
 
@@ -305,7 +306,7 @@ impl Attributes {
             let flawed = |flaw| Found { below: 0, column, flaw };
             match attribute.split_once('=') {
                 Some(("secrets", name)) if block.name == Name::UserData => {
-                    let name = is_set_name(name).then(|| name.to_owned()).ok_or_else(|| flawed(Flaw::SetName))?;
+                    let name = SetName::parse(name).ok_or_else(|| flawed(Flaw::SetName))?;
                     put_once("secrets", &mut secrets, name).map_err(flawed)?;
                 }
                 Some(("encoding", word)) => {
@@ -389,10 +390,6 @@ fn put_once<T>(name: &'static str, place: &mut Option<T>, value: T) -> Result<()
         None => Ok(()),
         Some(_) => Err(Flaw::AttributeTwice(name)),
     }
-}
-
-fn is_set_name(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn user_data_is_whole_or_an_error() {
     let long = "a".repeat(64);
     let too_long = format!("<!--#user-data secrets={long}a\nx\n-->");
     let long_enough = format!("<!--#user-data secrets={long}\nx\n-->");
-    let worker = |text: &str| Some(Ok(UserData { secrets: Some("worker".to_owned()), ..plain(text) }));
+    let worker = |text: &str| Some(Ok(UserData { secrets: SetName::parse("worker"), ..plain(text) }));
     for (notes, expected) in [
         ("", None),
         ("<!-- user-data -->", None),
@@ -42,7 +42,7 @@ fn user_data_is_whole_or_an_error() {
         ("<!--#user-data secrets=worker\nx\n-->", worker("x")),
         ("<!--#user-data \t secrets=worker \t\nx\n-->", worker("x")),
         ("<!--#user-data secrets=worker encoding=base64\nQUJD\n-->", worker("ABC")),
-        (&long_enough, Some(Ok(UserData { secrets: Some(long), ..plain("x") }))),
+        (&long_enough, Some(Ok(UserData { secrets: SetName::parse(&long), ..plain("x") }))),
         ("<!--#user-data encoding=base64\nQU\nJD\n-->", Some(Ok(plain("ABC")))),
         ("<!--#user-data encoding=base64\nQUJDR\n-->", flawed((2, 5), Flaw::NotDecodable(Undecodable::Base64Cut))),
         ("<!--#user-data encoding=gzip+base64\nQUJD\n-->", flawed((1, 1), Flaw::NotDecodable(Undecodable::Gzip))),
