@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what design promises: run.sh PVE-IMDS SERVER COST FLOODS OUT [ROW…]. Run by `make bench`.
 #
-# ROW is one of cost http bulk post birth write pve flood memory (which includes restart); all of them by default. Rounds are
+# ROW is one of cost http bulk post birth write signing pve flood memory (which includes restart); all of them by default. Rounds are
 # interleaved: each takes ours and its peer one after the other, and what counts is the median of the rounds' ratios,
 # so that a busy machine widens the figures more than it moves them. Every measurement is a line of OUT/raw.tsv.
 # QUICK=1: fewer and shorter rounds, 200 guests instead of 1,000.
@@ -16,9 +16,9 @@ product=$(realpath "$1") server=$(realpath "$2") cost=$(realpath "$3") floods=$(
 mkdir -p "$5"
 out=$(realpath "$5")
 shift 5
-wanted=" ${*:-cost http bulk post birth write pve flood memory} "
+wanted=" ${*:-cost http bulk post birth write signing pve flood memory} "
 
-rounds=7 seconds=2 births=60 writes=12 crowd=1000
+rounds=7 seconds=2 births=60 writes=12 crowd=1000 askers=64
 if [ -n "${QUICK:-}" ]; then rounds=3 seconds=1 births=50 writes=4 crowd=200; fi
 
 . "$here/world.sh"
@@ -191,6 +191,81 @@ write() {
     stop
 }
 
+# --- identity tokens
+
+token="http://$address/pve-imds/jwtsvid"
+
+# What a neighbour gets meanwhile: requests per second, and after how many milliseconds half of the answers are there.
+neighbour() {
+    inside imdsb-g101 taskset -c "$asks" wrk -t1 -c64 -d"${seconds}s" --timeout 5s --latency "http://$address/latest/meta-data/instance-id" |
+        tee "$run/neighbour" |
+        awk '$1 == "50%" { ms = $2 ~ /us$/ ? $2 / 1000 : $2 ~ /ms$/ ? $2 + 0 : $2 * 1000 } $1 == "Requests/sec:" { print $2, ms }'
+    if grep -E 'Non-2xx|Socket errors' "$run/neighbour" >>"$out/errors"; then cat "$run/neighbour" >>"$out/errors"; fi
+}
+
+# beside ROW ROUND SIDE [COMMAND…]: what the neighbour gets while another VM does that, which goes on for a second longer.
+beside() {
+    local row=$1 round=$2 side=$3 rate half pid=
+    shift 3
+    if [ $# -gt 0 ]; then
+        inside imdsb-g102 taskset -c "$asks" timeout $((seconds + 5)) "$@" >"$run/beside" 2>&1 9>&- &
+        pid=$!
+        sleep 0.5
+    fi
+    read -r rate half < <(neighbour)
+    note "$row" "$round" "$side" "$rate"
+    note "$row-50" "$round" "$side" "$half"
+    if [ -n "$pid" ]; then
+        wait "$pid" || die "what should be beside the neighbour has ended: $(tail -n 3 "$run/beside")"
+        sed "s/^/$row, round $round, $side: /" "$run/beside" >>"$out/beside"
+    fi
+}
+
+# Asks for tokens as often as a VM gets some; a line with the status of each.
+steadily=(curl -s -m 60 --rate 10/s -o /dev/null -w '%{http_code}\n' -d audience=bench)
+
+signing() {
+    local round i before began ended
+    world 101 102 $(seq 201 $((200 + askers)))
+    openssl genrsa -out "$run/pve/nodes/bench/pve-ssl.key" 2048 2>>"$run/log"
+    guest 101
+    guest 102
+    printf 'wrk.method = "POST"\nwrk.body = "audience=bench"\nwrk.headers["Content-Type"] = "application/x-www-form-urlencoded"\n' >"$run/tokens.lua"
+    start "$node" taskset -c "$serves" "$server" guest "$run/config.yaml"
+    await "the guest is answered" answered imdsb-g101
+    await "the other guest gets a token" inside imdsb-g102 curl -sf --max-time 1 -o "$run/token" -d audience=bench "$token"
+    : >"$out/beside"
+    for ((round = 1; round <= rounds; round++)); do
+        say "tokens beside a neighbour, round $round of $rounds"
+        beside sign-allowed "$round" ours "${steadily[@]}" "$token?[1-$(((seconds + 1) * 10))]"
+        beside sign-allowed "$round" peer
+        beside sign-hammer "$round" ours wrk -t1 -c64 -d$((seconds + 1)) -s "$run/tokens.lua" "$token"
+        beside sign-hammer "$round" peer wrk -t1 -c64 -d$((seconds + 1)) "http://$address/latest/meta-data/instance-id"
+    done
+    for ((i = 201; i <= 200 + askers; i++)); do guest $i; done
+    await "all are guarded" guarded $((askers + 2))
+    for ((i = 201; i <= 200 + askers; i++)); do await "VM $i is answered" answered "imdsb-g$i"; done
+    for ((round = 1; round <= rounds; round++)); do
+        say "$askers VMs ask for tokens, round $round of $rounds"
+        local -a asking=()
+        before=$(spent)
+        began=$(date +%s%N)
+        for ((i = 201; i <= 200 + askers; i++)); do
+            inside "imdsb-g$i" taskset -c "$asks" "${steadily[@]}" "$token?[1-$((seconds * 30))]" >"$run/asked-$i" 9>&- &
+            asking+=($!)
+        done
+        wait "${asking[@]}"
+        ended=$(date +%s%N)
+        cat "$run"/asked-* | sort | uniq -c >>"$out/beside"
+        note sign-rate "$round" ours "$(cat "$run"/asked-* | grep -c 200 | awk "{ print \$1 / ($ended - $began) * 1e9 }")"
+        note sign-core "$round" ours "$(cat "$run"/asked-* | grep -c 200 | awk "{ print \$1 / ($(spent) - $before) * 1e9 }")"
+    done
+    stop
+}
+
+# Nanoseconds that the daemon has worked.
+spent() { cat /proc/"$daemon"/task/*/schedstat | awk '{ sum += $1 } END { printf "%.0f\n", sum }'; }
+
 # --- two thousand VMs in the cluster
 
 # Nanoseconds that the thread which reads configurations has worked.
@@ -287,7 +362,7 @@ world 101
 guest 101
 link imdsb-cn imdsb-nginx
 link imdsb-cp imdsb-plain
-for row in http bulk post birth write pve flood memory; do
+for row in http bulk post birth write signing pve flood memory; do
     if wants $row; then $row; fi
 done
 say "end"

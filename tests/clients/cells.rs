@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::login;
 use crate::programs;
 use crate::table::{CLIENTS, Client, Dialect, Fact, Program};
 use crate::world::dhcp::Dhcp;
@@ -64,6 +65,10 @@ impl Reference {
         format!("vm{}", self.vmid)
     }
 
+    pub fn uuid(&self) -> String {
+        self.dialect.uuid(self.vmid)
+    }
+
     /// Lines of `authorized_keys`.
     pub fn keys(&self) -> [String; 2] {
         [
@@ -104,6 +109,7 @@ impl Reference {
             + &format!(
                 "sshkeys: {keys}\nipconfig0: ip={ipv4}/24,gw=192.0.2.1,ip6={ipv6}/64,gw6=2001:db8::1\nnameserver: 192.0.2.53\n"
             )
+            + &if self.dialect == Dialect::Identity { format!("tags: {}\n", login::TAG) } else { String::new() }
     }
 }
 
@@ -170,6 +176,9 @@ pub fn run(cells: &[Cell], at_once: usize, done: impl Fn(&Outcome) + Sync) -> Ve
         .zip(cells)
         .map(|(vmid, cell)| Reference { vmid, dialect: cell.dialect, program: cell.client.program })
         .collect();
+    fs::write(node.config(), node.settings() + &login::settings()).unwrap();
+    let who_log_in: Vec<_> = vms.iter().filter(|vm| vm.dialect == Dialect::Identity).copied().collect();
+    login::enrol(&mut node, &who_log_in);
     for vm in &vms {
         node.tree.put(vm.vmid, &vm.config()).unwrap();
     }

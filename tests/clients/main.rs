@@ -9,6 +9,7 @@
 
 mod cells;
 mod dialect;
+mod login;
 mod places;
 mod programs;
 mod table;
@@ -72,8 +73,8 @@ fn print<'a>(clients: impl Iterator<Item = &'a Client>, outcomes: &[Outcome]) {
     let [name, version] =
         [0, 1].map(|column| lines.iter().map(|(cells, _)| cells[column].len() + 2).max().unwrap_or(0));
     println!();
-    for (cells, [first, second, third]) in &lines {
-        println!("{:<name$}{:<version$}{first:<11}{second:<11}{third}", cells[0], cells[1]);
+    for (cells, [first, second, third, fourth]) in &lines {
+        println!("{:<name$}{:<version$}{first:<11}{second:<11}{third:<11}{fourth}", cells[0], cells[1]);
     }
     println!();
 }

@@ -84,6 +84,13 @@ pub fn version(program: Program) -> String {
         Program::Facter => Tree::Tools.version("facter"),
         Program::Ohai => Tree::Tools.version("ohai"),
         Program::SystemdImds => Tree::Sid.version("systemd-imds"),
+        Program::OpenBao => {
+            own("openbao", "login-by-openbao");
+            let modules = fs::read_to_string(script("clients/openbao/go.mod")).unwrap();
+            // The module of its programs has no versions that Go would take for any.
+            let version = modules.lines().find_map(|line| line.trim().strip_prefix("// OpenBao ")).unwrap();
+            version.split(':').next().unwrap().to_owned()
+        }
         Program::Ipxe => run("dpkg-query -W -f '${Version}' ipxe"),
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::cells::{Evidence, Stand};
+use crate::login;
 use crate::places::{Tree, own};
 use crate::table::{Dialect, Fact, Program};
 use crate::world::machine::{boot, file};
@@ -34,6 +35,7 @@ pub fn ask(stand: &Stand<'_>) -> Vec<Evidence> {
         Program::Ohai => ohai(stand),
         Program::SystemdImds => paths(stand, Tree::Sid, "sh /opt/ask/systemd_imds.sh"),
         Program::Ipxe => ipxe(stand),
+        Program::OpenBao => login::ask(stand),
     }
 }
 
@@ -104,6 +106,7 @@ fn cloud_init(stand: &Stand<'_>, tree: Tree) -> Vec<Evidence> {
         Dialect::NoCloud => "DataSourceNoCloudNet ",
         Dialect::OpenStack => "DataSourceOpenStackLocal ",
         Dialect::Ec2 => "DataSourceEc2Local",
+        Dialect::Identity => panic!("cloud-init logs in nowhere"),
     };
     let datasource = result["v1"]["datasource"].as_str().unwrap_or_default();
     assert!(datasource.starts_with(source), "{datasource} instead of {source}:\n{said}");
@@ -296,6 +299,7 @@ fn ipxe(stand: &Stand<'_>) -> Vec<Evidence> {
         Dialect::NoCloud => "nocloud/user-data",
         Dialect::OpenStack => "openstack/latest/user_data",
         Dialect::Ec2 => "latest/user-data",
+        Dialect::Identity => panic!("iPXE logs in nowhere"),
     };
     let (vmid, url) = (stand.vm.vmid, format!("http://169.254.169.254/{path}"));
     let console = boot(&stand.node.namespace, "ipxe.sh", &format!("tap{vmid}i0"), vmid, &[&url, "chain"]);

@@ -1,39 +1,56 @@
-//! Which clients there are, in which dialects each is tried, and what it reads there. Knowledge only.
+//! Which clients there are, in which dialects each is tried, and what it comes by there. Knowledge only.
 //!
 //! README's table of clients is this one, word for word (`tests/house`); `make clients` prints what became of each cell.
 #![allow(dead_code, unreachable_pub, reason = "each tier uses its part")]
 
-/// How the daemon is spoken to.
+/// How the daemon is spoken to: a dialect of metadata, or the token that tells others who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     NoCloud,
     OpenStack,
     Ec2,
+    Identity,
 }
 
 impl Dialect {
-    pub const ALL: [Self; 3] = [Self::NoCloud, Self::OpenStack, Self::Ec2];
+    pub const ALL: [Self; 4] = [Self::NoCloud, Self::OpenStack, Self::Ec2, Self::Identity];
 
     pub const fn word(self) -> &'static str {
         match self {
             Self::NoCloud => "NoCloud",
             Self::OpenStack => "OpenStack",
             Self::Ec2 => "EC2",
+            Self::Identity => "identity",
         }
     }
 }
 
-/// What a machine has to know of itself.
+/// What a machine has to know of itself, and what others can hold it to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     Hostname,
     Keys,
     UserData,
     Network,
+    Pool,
+    Tag,
+    Uuid,
+    Issuer,
+    Audience,
 }
 
 impl Fact {
-    pub const ALL: [Self; 4] = [Self::Hostname, Self::Keys, Self::UserData, Self::Network];
+    pub const ALL: [Self; 9] = [
+        Self::Hostname,
+        Self::Keys,
+        Self::UserData,
+        Self::Network,
+        Self::Pool,
+        Self::Tag,
+        Self::Uuid,
+        Self::Issuer,
+        Self::Audience,
+    ];
 
     pub const fn word(self) -> &'static str {
         match self {
@@ -41,11 +58,16 @@ impl Fact {
             Self::Keys => "keys",
             Self::UserData => "user data",
             Self::Network => "network",
+            Self::Pool => "pool",
+            Self::Tag => "tag",
+            Self::Uuid => "UUID",
+            Self::Issuer => "issuer",
+            Self::Audience => "audience",
         }
     }
 }
 
-/// A program that asks for metadata, as its makers ship it.
+/// A program that asks for metadata or takes a token, as its makers ship it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     CloudInit12,
@@ -62,6 +84,7 @@ pub enum Program {
     Ohai,
     SystemdImds,
     Ipxe,
+    OpenBao,
 }
 
 /// A line of the table.
@@ -78,10 +101,11 @@ pub struct Client {
     pub cells: &'static [(Dialect, &'static [Fact])],
 }
 
-use Dialect::{Ec2, NoCloud, OpenStack};
-use Fact::{Hostname, Keys, Network, UserData};
+use Dialect::{Ec2, Identity, NoCloud, OpenStack};
+use Fact::{Audience, Hostname, Issuer, Keys, Network, Pool, Tag, UserData, Uuid};
 
-const ALL: &[Fact] = &Fact::ALL;
+/// All of a machine's metadata.
+const ALL: &[Fact] = &[Hostname, Keys, UserData, Network];
 
 /// cloud-init reads a network over NoCloud's HTTP since 24.3.
 const OLD_NOCLOUD: &[Fact] = &[Hostname, Keys, UserData];
@@ -173,5 +197,12 @@ pub const CLIENTS: &[Client] = &[
         from: "this machine's Debian (`ipxe`)",
         quick: true,
         cells: &[(NoCloud, &[UserData]), (OpenStack, &[UserData]), (Ec2, &[UserData])],
+    },
+    Client {
+        program: Program::OpenBao,
+        name: "OpenBao's JWT login",
+        from: "Go's packages (`github.com/openbao/openbao`)",
+        quick: false,
+        cells: &[(Identity, &[Pool, Tag, Uuid, Issuer, Audience])],
     },
 ];

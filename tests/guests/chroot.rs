@@ -47,13 +47,14 @@ impl Dialect {
             Self::NoCloud => "DataSourceNoCloudNet ",
             Self::OpenStack => "DataSourceOpenStack",
             Self::Ec2 => "DataSourceEc2",
+            Self::Identity => panic!("cloud-init logs in nowhere"),
         }
     }
 
     /// What cloud-init takes for the machine's identity.
     fn instance(self, vmid: u32) -> String {
         match self {
-            Self::NoCloud | Self::OpenStack => self.uuid(vmid),
+            Self::NoCloud | Self::OpenStack | Self::Identity => self.uuid(vmid),
             Self::Ec2 => format!("i-08000{vmid:012}"),
         }
     }

@@ -16,6 +16,8 @@ mod cloud_init;
 #[path = "../clients/dialect.rs"]
 mod dialect;
 mod gating;
+#[path = "../clients/login.rs"]
+mod login;
 mod network_data;
 #[path = "../clients/places.rs"]
 mod places;
