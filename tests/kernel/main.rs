@@ -20,6 +20,7 @@ mod devices;
 mod floods;
 mod guard;
 mod hops;
+mod identity;
 mod kills;
 mod links;
 mod password;

@@ -10,8 +10,8 @@ build=(clang llvm libbpf-dev linux-libc-dev pkg-config libssl-dev gcc libc6-dev 
 # A node in a namespace, and a real machine in it; apt, cpio and kmod make the guest's image.
 demo=(qemu-system-x86 seabios iproute2 busybox-static cpio gzip xz-utils zstd kmod curl procps util-linux)
 # Beyond that, other clients (iPXE, Debian systems with cloud-init), eyes on the wire, a hand that makes system calls fail,
-# and a guest that translates addresses.
-test=("${demo[@]}" ipxe ipxe-qemu ethtool mmdebstrap nftables strace tcpdump)
+# a guest that translates addresses, and two libraries that check tokens.
+test=("${demo[@]}" ipxe ipxe-qemu ethtool mmdebstrap nftables strace tcpdump jose python3-cryptography python3-jwt)
 # What we are compared with, and what makes the traffic.
 bench=(nginx-light wrk iperf3 iproute2 curl procps util-linux)
 # What fetches the clients that Debian does not have; they stay below target.
