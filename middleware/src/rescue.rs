@@ -69,7 +69,7 @@ pub fn answer(fault: &Fault, endpoint: Endpoint) -> Response<ResponseBody> {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
     }
-    if fault.status() == StatusCode::PAYLOAD_TOO_LARGE.as_u16() {
+    if [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::TOO_MANY_REQUESTS].contains(&status_of(fault)) {
         // What is left of the body is never read, so nothing can follow it on this connection.
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -185,7 +185,9 @@ impl FaultLog {
         let (tap, vmid) = (self.link.tap, self.link.tap.vmid.get());
         let (endpoint, outcome) = (endpoint.word(), fault.outcome().word());
         let causes = Causes(fault);
-        if fault.status() < 500 || fault.outcome() == Outcome::RateLimited {
+        // Two VMs with one UUID are an operator's to mend, and no guest's.
+        let is_guests = fault.status() < 500 && fault.outcome() != Outcome::DuplicateUuid;
+        if is_guests || fault.outcome() == Outcome::RateLimited {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request refused: {fault}{causes}");
         } else if self.has_been_told(fault) {
             tracing::debug!(%tap, vmid, endpoint, outcome, "request failed: {fault}{causes}");

@@ -69,7 +69,11 @@ async fn every_fault_has_its_answer() {
         (Outcome::SubjectUnavailable, r#"503 retry-after=2 "subject_unavailable\n""#, script),
         (Outcome::AudienceRefused, r#"403 "audience_refused\n""#, r#"403 "audience_refused\n""#),
         (Outcome::DuplicateUuid, r#"403 "duplicate_uuid\n""#, r#"403 "duplicate_uuid\n""#),
-        (Outcome::TokenRateLimited, r#"429 retry-after=1 "token_rate_limited\n""#, script),
+        (
+            Outcome::TokenRateLimited,
+            r#"429 retry-after=1 connection=close "token_rate_limited\n""#,
+            r##"200 connection=close "#!ipxe\nexit\n""##,
+        ),
         (Outcome::PasswordSet, r#"409 "password_set\n""#, script),
         (
             Outcome::BodyTooLarge,

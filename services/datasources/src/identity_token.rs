@@ -106,7 +106,7 @@ impl Mint {
         let token = self.signer.sign(key, payload).await.map_err(|error| unsigned().because(error))?;
         tracing::info!(
             target: "pve_imds::audit",
-            vmid = %vm.vmid, %sub, audiences = ?Vec::from_iter(asked.audiences().iter().map(Audience::as_str)), jti, %kid,
+            vmid = %vm.vmid, %sub, jti, %kid, audiences = ?Vec::from_iter(asked.audiences().iter().map(Audience::as_str)),
             "identity token issued"
         );
         let mut response = Reply::new(Kind::Text, Bytes::from(token)).with_status(StatusCode::OK);

@@ -21,7 +21,8 @@ const LARGEST: usize = 8 << 10;
 /// A request with this body and a length that is true.
 fn request(method: &str, kinds: &[&str], body: &[u8]) -> Vec<u8> {
     let kinds: String = kinds.iter().map(|kind| format!("content-type: {kind}\r\n")).collect();
-    let head = format!("{method} {PATH} HTTP/1.1\r\nhost: 169.254.169.254\r\n{kinds}content-length: {}\r\n\r\n", body.len());
+    let head =
+        format!("{method} {PATH} HTTP/1.1\r\nhost: 169.254.169.254\r\n{kinds}content-length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
 
@@ -80,9 +81,22 @@ fn table() -> Vec<(&'static str, Vec<u8>, u16)> {
     let upload = "multipart/form-data; boundary=x";
     vec![
         ("a byte too many", form(&[&b"audience=a&"[..], &vec![b'&'; LARGEST - 10]].concat()), 413),
-        ("a length that is none", b"POST /pve-imds/jwtsvid HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n".to_vec(), 400),
-        ("two lengths", b"POST /pve-imds/jwtsvid HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_vec(), 400),
-        ("a chunk of no size", b"POST /pve-imds/jwtsvid HTTP/1.1\r\nhost: 169.254.169.254\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec(), 400),
+        (
+            "a length that is none",
+            b"POST /pve-imds/jwtsvid HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n".to_vec(),
+            400,
+        ),
+        (
+            "two lengths",
+            b"POST /pve-imds/jwtsvid HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_vec(),
+            400,
+        ),
+        (
+            "a chunk of no size",
+            b"POST /pve-imds/jwtsvid HTTP/1.1\r\nhost: 169.254.169.254\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
+                .to_vec(),
+            400,
+        ),
         ("files", request("POST", &[upload], &multipart(4, 1000)), 400),
         ("large files", request("POST", &[upload], &multipart(64, 16 << 10)), 413),
         ("a file that is called a form", form(&multipart(1, 10)), 400),

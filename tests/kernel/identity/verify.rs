@@ -60,8 +60,7 @@ fn two_libraries_read_in_a_token_whose_it_is() {
         let refusal = Verifier::new(&node.namespace, &keys, VAULT, Some(&strange)).verify(last).unwrap_err();
         assert!(refusal.contains("CERTIFICATE_VERIFY_FAILED"), "{refusal}");
     }
-    let names: BTreeSet<_> =
-        tokens.iter().map(|token| super::decoded(parts(token)[1])["jti"].to_string()).collect();
+    let names: BTreeSet<_> = tokens.iter().map(|token| super::decoded(parts(token)[1])["jti"].to_string()).collect();
     assert_eq!(names.len(), tokens.len(), "no two tokens have one name");
     assert_eq!(ask(&guests[0], "aud=x"), Some((400, "bad_request\n".to_owned())));
     audited(&node, &tokens);

@@ -51,8 +51,8 @@ pub(super) struct Keyring {
     /// When to look again.
     due: Option<Instant>,
     lacking: bool,
-    /// `None`: nobody has been told anything yet.
-    signs: Option<Option<Arc<str>>>,
+    /// What was told last: which key signs, or why none does.
+    signs: Option<Result<Arc<str>, Arc<str>>>,
     /// As they could be read last.
     members: Option<Members>,
     keys: NodeKeys,
@@ -139,11 +139,11 @@ impl Keyring {
             let cluster = cluster.map(Arc::from);
             self.tokens.put(self.rota.signing().cloned(), KeySet::of(self.rota.set()), cluster);
         }
-        let signs = self.rota.signing().map(|key| Arc::clone(key.public().kid()));
+        let signs = self.rota.signing().map(|key| Arc::clone(key.public().kid())).ok_or_else(lacking);
         if self.signs.as_ref() != Some(&signs) {
             news.push(match &signs {
-                Some(kid) => News::Signs(Arc::clone(kid)),
-                None => News::CannotSign(lacking()),
+                Ok(kid) => News::Signs(Arc::clone(kid)),
+                Err(why) => News::CannotSign(Arc::clone(why)),
             });
             self.signs = Some(signs);
         }

@@ -323,7 +323,8 @@ fn tell_of_keys(news: &[News]) {
             }
             News::Signs(kid) => info!(%kid, "identity tokens are signed with this key"),
             News::CannotSign(reason) => {
-                error!(%reason, "identity tokens are refused to everybody; all else is served (jwtsvid.private_key_path)");
+                error!(%reason, "identity tokens are refused to everybody and all else is served; `pvecm updatecerts` makes a key for a node \
+                     that has none, and jwtsvid.private_key_path names another");
             }
         }
         if let News::Signs(_) | News::CannotSign(_) = news {

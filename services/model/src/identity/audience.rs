@@ -19,7 +19,7 @@ pub const MAX_AUDIENCE: usize = 512;
 /// The form's field and the key in JSON.
 const FIELD: &str = "audience";
 
-/// Who a token is for: 1 to [`MAX_AUDIENCE`] characters, none of them a control.
+/// Who a token is for: 1 to [`MAX_AUDIENCE`] characters that can be seen: what a log writes as a longer escape is none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Audience(String);
 
@@ -27,7 +27,8 @@ impl Audience {
     /// Reads one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let fits = (1..=MAX_AUDIENCE).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        let is_seen = |c: char| matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1;
+        let fits = (1..=MAX_AUDIENCE).contains(&text.chars().count()) && text.chars().all(is_seen);
         fits.then(|| Self(text.to_owned()))
     }
 
@@ -164,6 +165,10 @@ fn json(body: &[u8]) -> Result<Vec<Cow<'_, str>>, BadAsk> {
             Self::Many(Vec::new())
         }
     }
+    // A list is a structure too, to a reader of structures.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(BadAsk::Body);
+    }
     let Document { audience } = serde_json::from_slice(body).map_err(|_| BadAsk::Body)?;
     let names = match audience {
         Named::One(name) => vec![name],
@@ -197,6 +202,7 @@ mod tests {
             (FORM, "audience".into(), Err(BadAsk::Audience)),
             (FORM, "audience=a&audience=".into(), Err(BadAsk::Audience)),
             (FORM, "audience=a%00b".into(), Err(BadAsk::Audience)),
+            (FORM, "audience=a%E2%80%AEb".into(), Err(BadAsk::Audience)),
             (FORM, "audience=a\nb".into(), Err(BadAsk::Audience)),
             (FORM, format!("audience={longer}"), Err(BadAsk::Audience)),
             (FORM, "audience=%FF".into(), Err(BadAsk::Body)),
@@ -208,6 +214,9 @@ mod tests {
             (JSON, r#"{"audience":[]}"#.into(), Err(BadAsk::Nobody)),
             (JSON, "{}".into(), Err(BadAsk::Nobody)),
             (JSON, r#"{"audience":null}"#.into(), Err(BadAsk::Body)),
+            (JSON, r#"["a"]"#.into(), Err(BadAsk::Body)),
+            (JSON, r#"[["a"]]"#.into(), Err(BadAsk::Body)),
+            (JSON, " {\"audience\":\"\\\"a\\\\\"}".into(), Ok(&["\"a\\"])),
             (JSON, r#"{"audience":7}"#.into(), Err(BadAsk::Body)),
             (JSON, r#"{"audience":["a",7]}"#.into(), Err(BadAsk::Body)),
             (JSON, r#"{"audience":"a","audience":"b"}"#.into(), Err(BadAsk::Body)),
