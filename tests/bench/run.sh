@@ -203,9 +203,11 @@ neighbour() {
     if grep -E 'Non-2xx|Socket errors' "$run/neighbour" >>"$out/errors"; then cat "$run/neighbour" >>"$out/errors"; fi
 }
 
-# beside ROW ROUND SIDE [COMMAND…]: what the neighbour gets while another VM does that, which goes on for a second longer.
+# What the neighbour gets, its requests per second in $rate too, while another VM does COMMAND, which goes on for a second
+# longer: beside ROW ROUND SIDE [COMMAND…]
+rate=
 beside() {
-    local row=$1 round=$2 side=$3 rate half pid=
+    local row=$1 round=$2 side=$3 half pid=
     shift 3
     if [ $# -gt 0 ]; then
         inside imdsb-g102 taskset -c "$asks" timeout $((seconds + 5)) "$@" >"$run/beside" 2>&1 9>&- &
@@ -221,11 +223,11 @@ beside() {
     fi
 }
 
-# Asks for tokens as often as a VM gets some; a line with the status of each.
-steadily=(curl -s -m 60 --rate 10/s -o /dev/null -w '%{http_code}\n' -d audience=bench)
+# Asks for tokens as often as a VM gets some; a line with the status of each and how many seconds it took.
+steadily=(curl -s -m 60 --rate 10/s -o /dev/null -w '%{http_code} %{time_total}\n' -d audience=bench)
 
 signing() {
-    local round i before began ended
+    local round i before alone hammered
     world 101 102 $(seq 201 $((200 + askers)))
     openssl genrsa -out "$run/pve/nodes/bench/pve-ssl.key" 2048 2>>"$run/log"
     guest 101
@@ -239,8 +241,12 @@ signing() {
         say "tokens beside a neighbour, round $round of $rounds"
         beside sign-allowed "$round" ours "${steadily[@]}" "$token?[1-$(((seconds + 1) * 10))]"
         beside sign-allowed "$round" peer
+        alone=$rate
         beside sign-hammer "$round" ours wrk -t1 -c64 -d$((seconds + 1)) -s "$run/tokens.lua" "$token"
+        hammered=$rate
         beside sign-hammer "$round" peer wrk -t1 -c64 -d$((seconds + 1)) "http://$address/latest/meta-data/instance-id"
+        note sign-alone "$round" ours "$hammered"
+        note sign-alone "$round" peer "$alone"
     done
     for ((i = 201; i <= 200 + askers; i++)); do guest $i; done
     await "all are guarded" guarded $((askers + 2))
@@ -249,16 +255,16 @@ signing() {
         say "$askers VMs ask for tokens, round $round of $rounds"
         local -a asking=()
         before=$(spent)
-        began=$(date +%s%N)
         for ((i = 201; i <= 200 + askers; i++)); do
             inside "imdsb-g$i" taskset -c "$asks" "${steadily[@]}" "$token?[1-$((seconds * 30))]" >"$run/asked-$i" 9>&- &
             asking+=($!)
         done
         wait "${asking[@]}"
-        ended=$(date +%s%N)
-        cat "$run"/asked-* | sort | uniq -c >>"$out/beside"
-        note sign-rate "$round" ours "$(cat "$run"/asked-* | grep -c 200 | awk "{ print \$1 / ($ended - $began) * 1e9 }")"
-        note sign-core "$round" ours "$(cat "$run"/asked-* | grep -c 200 | awk "{ print \$1 / ($(spent) - $before) * 1e9 }")"
+        before=$(($(spent) - before))
+        sort -n -k 2 "$run"/asked-* >"$run/asked"
+        note sign-core "$round" ours "$(awk -v ns="$before" '$1 == 200 { n++ } END { print n / ns * 1e9 }' "$run/asked")"
+        note sign-refused "$round" ours "$(awk '$1 != 200 { n++ } END { print n + 0 }' "$run/asked")"
+        note sign-wait "$round" ours "$(awk '{ took[NR] = $2 } END { print took[int(NR * 0.99)] * 1000 }' "$run/asked")"
     done
     stop
 }

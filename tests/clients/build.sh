@@ -4,7 +4,7 @@
 # In: the archives of Debian, of Python's, Rust's and Go's packages. Out, each with a stamp of its own, so that a second call
 # finds it: `sid`, a Debian of today with its cloud-init and systemd-imds; `tools`, a Debian 13 with clients in it; and `own`,
 # what Debian does not have (afterburn, cloudbase-init, programs around the AWS SDK and OpenBao). The systems belong to
-# root, as their files must. What cannot be had does not end this: it is told, and its cells fail by the same words
+# root, as their files must. What cannot be had does not end this: it is told, and its cells are lacking by the same words
 # (`NAME.lacking`).
 set -euo pipefail
 

@@ -2,9 +2,10 @@
 //!
 //! In come lines of [`crate::table`]; out comes for each cell what the client made of its metadata beside what it should
 //! have. A cell passes if the client has come by exactly the facts that the table says, each of them right. One whose client
-//! cannot be had has failed.
+//! cannot be had is lacking: it has not passed.
 
 use std::any::Any;
+use std::fmt;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::login;
+use crate::places::Lacking;
 use crate::programs;
 use crate::table::{CLIENTS, Client, Dialect, Fact, Program};
 use crate::world::dhcp::Dhcp;
@@ -38,9 +40,35 @@ pub fn cells(wanted: impl Fn(&Client) -> bool) -> Vec<Cell> {
 #[derive(Debug)]
 pub struct Outcome {
     pub cell: Cell,
-    /// Why it failed.
-    pub result: Result<(), String>,
+    /// Why it has not passed.
+    pub result: Result<(), Failure>,
     pub took: Duration,
+}
+
+/// Why a cell has not passed.
+#[derive(Debug)]
+pub enum Failure {
+    /// Its client cannot be had.
+    Lacking(String),
+    /// The client broke off, or has not what it should.
+    Wrong(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Lacking(reason) | Self::Wrong(reason)) = self;
+        f.write_str(reason)
+    }
+}
+
+impl Failure {
+    /// What a client broke off with.
+    fn of(panic: Box<dyn Any + Send>) -> Self {
+        match panic.downcast::<Lacking>() {
+            Ok(lacking) => Self::Lacking(lacking.0),
+            Err(panic) => Self::Wrong(words(panic)),
+        }
+    }
 }
 
 /// What a client made of a fact, and what it should have made of it.
@@ -144,8 +172,13 @@ impl<'a> Stand<'a> {
     }
 
     /// Runs the client; whether it has what the table says, and rightly.
-    fn judge(&self) -> Result<(), String> {
-        let evidence = catch_unwind(AssertUnwindSafe(|| programs::ask(self))).map_err(words)?;
+    fn judge(&self) -> Result<(), Failure> {
+        let evidence = catch_unwind(AssertUnwindSafe(|| programs::ask(self))).map_err(Failure::of)?;
+        self.holds(&evidence).map_err(Failure::Wrong)
+    }
+
+    /// Each fact that the table says is there and right, and no other.
+    fn holds(&self, evidence: &[Evidence]) -> Result<(), String> {
         for fact in Fact::ALL {
             let found = evidence.iter().find(|evidence| evidence.fact == fact);
             match (found, self.cell.reads.contains(&fact)) {

@@ -69,12 +69,12 @@ fn logins(vm: &Reference) -> Vec<Login> {
         (Fact::Tag, keys(), claims(json!({"/meta/db": ""})), Some("/meta/db")),
         (Fact::Uuid, keys(), claims(json!({"uuid": uuid, "/meta/pve:vmid": vmid})), None),
         (Fact::Uuid, keys(), claims(json!({"uuid": uuid, "/meta/pve:vmid": "1"})), Some("/meta/pve:vmid")),
-        (Fact::Uuid, keys(), claims(json!({"uuid": another, "/meta/pve:vmid": vmid})), Some("uuid")),
+        (Fact::Uuid, keys(), claims(json!({"uuid": another, "/meta/pve:vmid": vmid})), Some("\"uuid\"")),
         (Fact::Issuer, found.clone(), pool(), None),
-        (Fact::Issuer, other_issuer, pool(), Some("iss")),
+        (Fact::Issuer, other_issuer, pool(), Some("(iss)")),
         (Fact::Audience, keys(), json!({"bound_audiences": ["https://other.example", AUDIENCE]}), None),
-        (Fact::Audience, keys(), json!({"bound_audiences": ["https://other.example"]}), Some("aud")),
-        (Fact::Audience, found, json!({"bound_audiences": ["https://other.example"]}), Some("aud")),
+        (Fact::Audience, keys(), json!({"bound_audiences": ["https://other.example"]}), Some("(aud)")),
+        (Fact::Audience, found, json!({"bound_audiences": ["https://other.example"]}), Some("(aud)")),
     ];
     rows.map(|(fact, method, role, refused)| Login { fact, method, role, refused }).into()
 }

@@ -19,7 +19,7 @@ mod world;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 
-use cells::{Outcome, cells, run};
+use cells::{Failure, Outcome, cells, run};
 use table::{CLIENTS, Client, Dialect};
 
 /// Each waits for others most of its time.
@@ -50,11 +50,19 @@ fn main() -> ExitCode {
     if passed == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// As the table has it.
+const fn word(outcome: &Outcome) -> &'static str {
+    match outcome.result {
+        Ok(()) => "pass",
+        Err(Failure::Lacking(_)) => "lacking",
+        Err(Failure::Wrong(_)) => "FAIL",
+    }
+}
+
 /// A line while the others still run.
 fn tell(outcome: &Outcome) {
-    let Outcome { cell, result, took } = outcome;
-    let word = if result.is_ok() { "pass" } else { "FAIL" };
-    println!("  {word}  {} x {}, {:.1} s", cell.client.name, cell.dialect.word(), took.as_secs_f64());
+    let Outcome { cell, took, .. } = outcome;
+    println!("  {:<7}  {} x {}, {:.1} s", word(outcome), cell.client.name, cell.dialect.word(), took.as_secs_f64());
 }
 
 /// The table: `-` where a client does not speak a dialect.
@@ -65,7 +73,7 @@ fn print<'a>(clients: impl Iterator<Item = &'a Client>, outcomes: &[Outcome]) {
         let words = Dialect::ALL.map(|dialect| {
             let of_it = |outcome: &&Outcome| outcome.cell.client.program == client.program;
             let outcome = outcomes.iter().filter(of_it).find(|outcome| outcome.cell.dialect == dialect);
-            outcome.map_or("-", |outcome| if outcome.result.is_ok() { "pass" } else { "FAIL" })
+            outcome.map_or("-", word)
         });
         let version = catch_unwind(|| places::version(client.program)).unwrap_or_else(|_| "not there".to_owned());
         lines.push(([client.name.to_owned(), version], words));

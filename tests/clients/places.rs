@@ -5,10 +5,15 @@
 #![allow(dead_code, reason = "each tier uses its part")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::panic::panic_any;
+use std::path::{Path, PathBuf};
 
 use crate::table::Program;
 use crate::world::{run, script};
+
+/// A client that cannot be had, in the words of whoever tried. A cell that wants it breaks off with this.
+#[derive(Debug)]
+pub struct Lacking(pub String);
 
 /// A system to chroot into.
 #[derive(Clone, Copy, Debug)]
@@ -40,15 +45,22 @@ impl Tree {
 fn there(below: &str, name: &str) -> PathBuf {
     let path = script("../target").join(below).join(name);
     let lacking = path.with_file_name(format!("{name}.lacking"));
-    assert!(!lacking.exists(), "{}", fs::read_to_string(lacking).unwrap());
+    unless(&lacking);
     assert!(path.exists(), "there is no {}; run: make clients", path.display());
     path
+}
+
+/// Goes on unless this file says that something cannot be had.
+fn unless(lacking: &Path) {
+    if let Ok(reason) = fs::read_to_string(lacking) {
+        panic_any(Lacking(reason.trim_end().to_owned()));
+    }
 }
 
 /// What tests/clients/build.sh made of `part`.
 pub fn own(part: &str, file: &str) {
     let lacking = script("../target/clients").join(format!("{part}.lacking"));
-    assert!(!lacking.exists(), "{}", fs::read_to_string(lacking).unwrap());
+    unless(&lacking);
     there("clients/own", file);
 }
 
