@@ -35,6 +35,7 @@ mod sshkeys;
 pub mod tap;
 pub mod vendor;
 pub mod vm;
+mod weight;
 mod words;
 pub mod yaml;
 
