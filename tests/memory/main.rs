@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bounds;
+mod burdens;
 mod commands;
 mod properties;
 mod stack;

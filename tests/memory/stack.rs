@@ -26,7 +26,7 @@ use tower::ServiceBuilder;
 use crate::support::{World, client, mac, seat};
 
 /// The VMs of the fixtures, and nobody else.
-struct Fixtures(HashMap<VmId, Arc<Vm>>);
+pub struct Fixtures(pub HashMap<VmId, Arc<Vm>>);
 
 impl Fixtures {
     fn load() -> Self {
@@ -51,7 +51,7 @@ fn plug(world: &World, node: &Node, slot: u16, vmid: u32) -> Nic {
     plug_router(world, node, slot, vmid, Router::new(Settings::default()))
 }
 
-fn plug_router(world: &World, node: &Node, slot: u16, vmid: u32, router: Router) -> Nic {
+pub fn plug_router(world: &World, node: &Node, slot: u16, vmid: u32, router: Router) -> Nic {
     let link = Link { tap: TapName { vmid: VmId::new(vmid).unwrap(), nic: 0 }, index: u32::from(slot) + 1, since: 0 };
     let service = ServiceBuilder::new().map_request(adopt).service(stack(node, link, router));
     world.guests.add(seat(slot, 0), Box::new(Server::new(service, world.drain.subscribe())));

@@ -10,3 +10,4 @@ pub mod pve;
 pub mod resolver;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod turns;

@@ -55,7 +55,7 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
     }
 }
 
-fn show(tree: Node, below: &[Cow<'_, str>]) -> Result<Reply, Fault> {
+fn show(tree: Node<'_>, below: &[Cow<'_, str>]) -> Result<Reply, Fault> {
     let shown = below.iter().try_fold(tree, |node, name| node.child(name)).ok_or_else(Fault::not_found)?;
     Ok(listing(shown.show()))
 }

@@ -16,6 +16,7 @@ mod pxe;
 mod reply;
 mod subject;
 pub mod user_data;
+mod weighing;
 
 use std::future::{Ready, ready};
 use std::pin::Pin;
@@ -30,12 +31,14 @@ use pve_imds_backends::clock::Clock;
 use pve_imds_backends::keys::{NodeKeys, TokenKeys};
 use pve_imds_backends::pve::Inventory;
 use pve_imds_backends::resolver::Resolver;
+use pve_imds_backends::turns::FairTurns;
 use pve_imds_model::endpoint::Family;
-use pve_imds_model::fault::{Fault, Outcome};
+use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
+use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::{Caller, Emulation, Endpoint, Link, UnknownCaller};
 use pve_imds_model::site::Site;
 use pve_imds_model::vendor::Files;
-use pve_imds_model::vm::Vm;
+use pve_imds_model::vm::{Vm, VmId};
 use tower::Service;
 
 use self::ec2::Census;
@@ -112,7 +115,7 @@ impl Settings {
 }
 
 /// The innermost service: path to datasource. Cheap to clone, always ready; it waits for nothing but a body that is
-/// taken.
+/// taken, and the turn of an answer that there is much to do for.
 ///
 /// It reads [`Endpoint`], [`Caller`], [`Link`] and [`Emulation`] from the request's extensions. Without the first it
 /// classifies the path itself; without the second the caller is unknown, so a stack that forgot to identify gives nobody's
@@ -124,9 +127,10 @@ pub struct Router {
     entered: Entered,
     mint: Mint,
     held: Held,
+    turns: FairTurns<VmId>,
 }
 
-/// An answer that is there, or one that waits for a body.
+/// An answer that is there, or one that waits for a body or its turn.
 type Answer =
     Either<Ready<Result<Response<Body>, Fault>>, Pin<Box<dyn Future<Output = Result<Response<Body>, Fault>> + Send>>>;
 
@@ -160,17 +164,42 @@ impl Router {
     }
 
     fn subject<'r>(&'r self, vm: &'r Arc<Vm>, link: Option<Link>, emulation: Emulation) -> Subject<'r> {
-        let Settings { inventory, node, .. } = &*self.settings;
+        let node = &self.settings.node;
         Subject {
             vm,
             link,
             nic: link.and_then(|link| vm.nic(link.tap.nic)),
-            pool: inventory.as_ref().and_then(|inventory| inventory.vm(vm.vmid)?.pool),
+            pool: self.pool(vm),
             node,
             site: self.settings.site(),
             emulation,
             entered: &self.entered,
         }
+    }
+
+    fn pool(&self, vm: &Vm) -> Option<PoolId> {
+        self.settings.inventory.as_ref().and_then(|inventory| inventory.vm(vm.vmid)?.pool)
+    }
+
+    /// The VM whose answer to this takes its turn.
+    fn burdens<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Option<VmId> {
+        let Caller::Known(vm) = request.extensions().get()? else { return None };
+        let light = weighing::is_light(endpoint, vm, || self.pool(vm), &self.settings.vendor);
+        (!light).then_some(vm.vmid)
+    }
+
+    /// The same answer, made beside the thread that serves everybody. It goes on in the request's span, and what falls over
+    /// falls over here.
+    async fn answer_in_turn(
+        self,
+        vmid: VmId,
+        endpoint: Endpoint,
+        request: Request<()>,
+    ) -> Result<Response<Body>, Fault> {
+        let span = tracing::Span::current();
+        let turns = self.turns.clone();
+        let made = turns.run(vmid, move || span.in_scope(|| self.answer(endpoint, &request))).await;
+        made.map_err(|given_up| Fault::unavailable(Outcome::Deadline, RetryAfter::DEFAULT).because(given_up))?
     }
 
     /// The answer to a request whose body says nothing.
@@ -292,7 +321,13 @@ where
                 Either::Right(Box::pin(self.clone().take_password(request)))
             }
             (Endpoint::IdentityToken, &Method::POST) => Either::Right(Box::pin(self.clone().issue_token(request))),
-            _ => Either::Left(ready(self.answer(endpoint, &request))),
+            _ => match self.burdens(endpoint, &request) {
+                None => Either::Left(ready(self.answer(endpoint, &request))),
+                Some(vmid) => {
+                    let request = request.map(drop);
+                    Either::Right(Box::pin(self.clone().answer_in_turn(vmid, endpoint, request)))
+                }
+            },
         }
     }
 }

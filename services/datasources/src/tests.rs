@@ -410,3 +410,56 @@ async fn a_large_answer_is_handed_on_in_pieces() {
     }
     assert_eq!((taken, body.is_end_stream()), (1 << 20, true));
 }
+
+/// A VM of one document's letters, packed or plain the same to those who answer.
+fn of_length(length: usize) -> Caller {
+    let config = format!(
+        "#<!--#vendor-data\n#{}\n#-->\nname: web\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0\n",
+        "\"".repeat(length)
+    );
+    Caller::Known(Arc::new(conf::parse(VmId::new(106).unwrap(), config.as_bytes()).vm))
+}
+
+const OF_THE_VM: [&str; 6] = [
+    "/openstack/latest/vendor_data.json",
+    "/openstack/latest/network_data.json",
+    "/nocloud/vendor-data",
+    "/nocloud/meta-data",
+    "/latest/meta-data/",
+    "/latest/meta-data/network/interfaces/macs/bc:24:11:00:00:01/mac",
+];
+
+/// The answer is there when the call is over.
+#[tokio::test]
+async fn what_is_light_is_made_at_once() {
+    for path in OF_THE_VM.into_iter().chain(PATHS) {
+        for caller in [known_caller(), of_length(30 << 10)] {
+            let answer = Router::default().call(request(Method::GET, path, Some(caller)));
+            assert!(matches!(answer, Either::Left(_)), "{path}");
+        }
+    }
+    for path in ["/latest/dynamic/", "/latest/", "/openstack/latest/password", "/nocloud/", "/pxe"] {
+        let answer = Router::default().call(request(Method::GET, path, Some(of_length(1 << 20))));
+        assert!(matches!(answer, Either::Left(_)), "{path} has nothing of the VM's length");
+    }
+}
+
+#[tokio::test]
+async fn what_is_heavy_takes_its_turn_and_is_the_same() {
+    for path in OF_THE_VM {
+        for method in [Method::GET, Method::HEAD] {
+            let caller = of_length(1 << 20);
+            let mut router = Router::default();
+            let at_once = router.answer(Endpoint::classify(path), &request(method.clone(), path, Some(caller.clone())));
+            let in_turn = router.call(request(method.clone(), path, Some(caller)));
+            assert!(matches!(in_turn, Either::Right(_)), "{path}");
+            let (at_once, in_turn) = (at_once.unwrap(), in_turn.await.unwrap());
+            assert_eq!((in_turn.status(), in_turn.headers()), (at_once.status(), at_once.headers()), "{path}");
+            assert_eq!(body(in_turn).await, body(at_once).await, "{path}");
+        }
+    }
+    for (path, status) in [("/latest/meta-data/x", 404), ("/openstack/latest/user_data", 404)] {
+        let fault = Router::default().oneshot(request(Method::GET, path, Some(of_length(1 << 20)))).await.unwrap_err();
+        assert_eq!(fault.status(), status, "{path}");
+    }
+}

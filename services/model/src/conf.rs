@@ -18,7 +18,7 @@ use crate::notes::Notes;
 pub use crate::options::BadOption;
 pub use crate::property::BadProperty;
 pub use crate::sshkeys::BadKey;
-use crate::vm::{Vm, VmId};
+use crate::vm::{Vm, VmId, Weight};
 
 /// How many warnings are kept of one file: enough to mend it by, little enough to log.
 pub const MAX_WARNINGS: usize = 50;
@@ -254,6 +254,7 @@ impl Loader {
         self.vm.nets.shrink_to_fit();
         self.vm.notes =
             self.vm.description.as_deref().map(|text| Notes::parse(text, &self.vm.nets)).unwrap_or_default();
+        self.vm.weight = Weight::of(&self.vm);
         self.vm.pending_keys = self.pending_keys.into_iter().collect();
         self.vm.snapshots = self.snapshots.into_iter().collect();
         self.vm.special_sections = self.special_sections.into_iter().collect();

@@ -36,6 +36,7 @@ mod sshkeys;
 pub mod tap;
 pub mod vendor;
 pub mod vm;
+mod weight;
 mod words;
 pub mod yaml;
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::exclude::Tag;
 use crate::pools::PoolId;
-use crate::vm::Vm;
+use crate::vm::{Vm, Weight};
 use crate::yaml::{self, Placed, YamlError};
 
 pub use mime::multipart;
@@ -225,6 +225,18 @@ impl Files {
     pub fn new(mut files: Vec<File>) -> Self {
         files.sort_by(|one, other| one.name.cmp(&other.name));
         Self(files)
+    }
+
+    /// Whether the node has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What those weigh that choose this VM.
+    #[must_use]
+    pub fn weight(&self, vm: &Vm, pool: Option<&PoolId>) -> Weight {
+        Weight::new(self.of(vm, pool).map(|file| file.text.len()).sum())
     }
 
     /// Those that choose this VM.

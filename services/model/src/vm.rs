@@ -12,6 +12,7 @@ use crate::notes::Notes;
 use crate::policy::{Ec2Tokens, HopLimit};
 use crate::request::Emulation;
 use crate::tap::plain_number;
+pub use crate::weight::Weight;
 
 /// A VM's number: 100 to 999,999,999, unique in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -84,6 +85,9 @@ pub struct Vm {
     /// What the Notes say to us; see [`crate::notes`].
     #[serde(skip)]
     pub notes: Notes,
+    /// How much its documents are made of, as [`crate::conf`] found it.
+    #[serde(skip)]
+    pub weight: Weight,
     /// Keys of the `[PENDING]` section.
     pub pending_keys: Vec<String>,
     /// Names of the snapshots.
@@ -111,6 +115,7 @@ impl Vm {
             cloudinit: CloudInit::default(),
             description: None,
             notes: Notes::default(),
+            weight: Weight::default(),
             pending_keys: Vec::new(),
             snapshots: Vec::new(),
             special_sections: Vec::new(),

@@ -1,24 +1,21 @@
 //! Signs beside the runtime, in turns.
 //!
-//! In come a key and what it shall sign; out goes a token. A signature takes a good part of a millisecond of a core: so
-//! that guests who ask for many leave the others theirs, only half of the cores sign at a time, and whoever comes then waits
-//! for his turn. Refused: nothing; how many may wait is bounded where requests are.
+//! In come a key and what it shall sign; out goes a token. A signature takes a good part of a millisecond of a core, so
+//! it has to wait for its turn ([`Turns`]). Refused: nothing; how many may wait is bounded where requests are.
 
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use openssl::error::ErrorStack;
 use openssl::rand::rand_bytes;
 use pve_imds_model::identity::Payload;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use uuid::Builder;
 
 use super::{CannotSign, SigningKey};
+use crate::turns::{GivenUp, Turns};
 
 /// Signs. Clones have the same turns.
-#[derive(Clone, Debug)]
-pub struct Signer(Arc<Semaphore>);
+#[derive(Clone, Debug, Default)]
+pub struct Signer(Turns);
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
@@ -26,16 +23,9 @@ pub enum Unsigned {
     /// OpenSSL could not.
     #[error(transparent)]
     Cannot(#[from] CannotSign),
-    /// The daemon ends, or whoever signed fell over.
-    #[error("the signature was given up")]
-    GivenUp,
-}
-
-impl Default for Signer {
-    fn default() -> Self {
-        let cores = available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-        Self(Arc::new(Semaphore::new((cores / 2).max(1))))
-    }
+    /// Nobody signs any more.
+    #[error(transparent)]
+    GivenUp(#[from] GivenUp),
 }
 
 impl Signer {
@@ -54,14 +44,7 @@ impl Signer {
     /// # Errors
     /// [`Unsigned`]
     pub async fn sign(&self, key: Arc<SigningKey>, payload: Payload) -> Result<String, Unsigned> {
-        // Goes along, because who waits may leave: the core is taken for as long as the signature takes.
-        let turn = Arc::clone(&self.0).acquire_owned().await.map_err(|_| Unsigned::GivenUp)?;
-        let signed = spawn_blocking(move || {
-            let signed = key.sign(&payload);
-            drop(turn);
-            signed
-        });
-        Ok(signed.await.map_err(|_| Unsigned::GivenUp)??)
+        Ok(self.0.run(move || key.sign(&payload)).await??)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The tree itself: what is known of a VM, in EC2's names.
 //!
-//! In comes a VM; out go directories and leaves. Pure.
+//! In comes a VM; out go directories and leaves, each made when it is walked to. Pure.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::iter::once_with;
+use std::vec;
 
 use pve_imds_model::instance;
 use pve_imds_model::network_data::{Addresses, subnet};
@@ -10,30 +12,31 @@ use serde_json::json;
 
 use crate::subject::Subject;
 
-/// A place in the tree.
-#[derive(Debug)]
-pub(super) enum Node {
+/// A place in the tree. What is below it is made when somebody goes there: of a long way only what stands at it.
+pub(super) enum Node<'s> {
     /// A value.
     Leaf(String),
     /// Names below, in the order they are listed.
-    Directory(Vec<Entry>),
+    Directory(Box<dyn Iterator<Item = Entry<'s>> + 's>),
 }
 
-/// A name in a directory.
-#[derive(Debug)]
-pub(super) struct Entry {
+/// A name in a directory, if there is something of that name.
+pub(super) struct Entry<'s> {
     /// As it is asked for.
-    name: String,
+    name: Cow<'s, str>,
     /// As it is listed, if not by its name and, of a directory, a slash.
     listed: Option<String>,
-    node: Node,
+    make: Box<dyn FnOnce() -> Option<Node<'s>> + 's>,
 }
 
-impl Node {
+impl<'s> Node<'s> {
     /// What `name` is here.
     pub(super) fn child(self, name: &str) -> Option<Self> {
         match self {
-            Self::Directory(entries) => entries.into_iter().find(|entry| entry.name == name).map(|entry| entry.node),
+            Self::Directory(entries) => {
+                let mut named = entries.filter(|entry| entry.name == name);
+                named.find_map(|entry| (entry.make)())
+            }
             Self::Leaf(_) => None,
         }
     }
@@ -42,141 +45,173 @@ impl Node {
     pub(super) fn show(self) -> String {
         match self {
             Self::Leaf(value) => value,
-            Self::Directory(entries) => entries.into_iter().map(Entry::line).collect::<Vec<_>>().join("\n"),
+            Self::Directory(entries) => entries.filter_map(Entry::line).collect::<Vec<_>>().join("\n"),
         }
     }
 
-    /// Each directory and each leaf, with its path.
+    /// Each leaf, with its path.
     #[cfg(test)]
-    pub(super) fn walk(&self, path: &str, visit: &mut impl FnMut(&str, &Self)) {
-        visit(path, self);
-        if let Self::Directory(entries) = self {
-            entries.iter().for_each(|entry| entry.node.walk(&format!("{path}/{}", entry.name), visit));
+    pub(super) fn walk(self, path: &str, visit: &mut impl FnMut(&str, &str)) {
+        match self {
+            Self::Leaf(value) => visit(path, &value),
+            Self::Directory(entries) => entries.for_each(|entry| {
+                if let Some(node) = (entry.make)() {
+                    node.walk(&format!("{path}/{}", entry.name), visit);
+                }
+            }),
         }
     }
 }
 
-impl Entry {
-    fn line(self) -> String {
-        match (self.listed, self.node) {
+impl<'s> Entry<'s> {
+    fn new(name: impl Into<Cow<'s, str>>, make: impl FnOnce() -> Option<Node<'s>> + 's) -> Self {
+        Self { name: name.into(), listed: None, make: Box::new(make) }
+    }
+
+    fn line(self) -> Option<String> {
+        let node = (self.make)()?;
+        Some(match (self.listed, node) {
             (Some(listed), _) => listed,
-            (None, Node::Leaf(_)) => self.name,
-            (None, Node::Directory(_)) => self.name + "/",
-        }
+            (None, Node::Leaf(_)) => self.name.into_owned(),
+            (None, Node::Directory(_)) => self.name.into_owned() + "/",
+        })
     }
 }
 
 /// Builds a directory, sorted.
 #[derive(Default)]
-struct Directory(Vec<Entry>);
+struct Directory<'s>(Vec<Entry<'s>>);
 
-impl Directory {
-    fn with(mut self, name: impl Into<String>, node: Node) -> Self {
-        self.0.push(Entry { name: name.into(), listed: None, node });
+impl<'s> Directory<'s> {
+    fn with(mut self, name: impl Into<Cow<'s, str>>, make: impl FnOnce() -> Option<Node<'s>> + 's) -> Self {
+        self.0.push(Entry::new(name, make));
         self
     }
 
-    fn leaf(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with(name, Node::Leaf(value.into()))
+    fn leaf<V: Into<String>>(self, name: impl Into<Cow<'s, str>>, value: impl FnOnce() -> V + 's) -> Self {
+        self.with(name, || Some(Node::Leaf(value().into())))
     }
 
     /// A leaf of lines; without any it is not there.
-    fn lines(self, name: &str, lines: &[String]) -> Self {
-        if lines.is_empty() { self } else { self.leaf(name, lines.join("\n")) }
+    fn lines(self, name: &'static str, lines: impl FnOnce() -> Vec<String> + 's) -> Self {
+        self.with(name, || Some(lines()).filter(|lines| !lines.is_empty()).map(|lines| Node::Leaf(lines.join("\n"))))
     }
 
-    /// A directory in which there is nothing is not there.
-    fn below(self, name: &str, directory: Self) -> Self {
-        if directory.0.is_empty() { self } else { self.with(name, directory.done()) }
+    /// A directory in which there is something.
+    fn below(self, name: impl Into<Cow<'s, str>>, directory: impl FnOnce() -> Self + 's) -> Self {
+        self.with(name, || Some(Node::Directory(Box::new(once_with(directory).flat_map(Self::sorted)))))
     }
 
-    fn done(mut self) -> Node {
+    fn sorted(mut self) -> vec::IntoIter<Entry<'s>> {
         self.0.sort_by(|a, b| a.name.cmp(&b.name));
-        Node::Directory(self.0)
+        self.0.into_iter()
+    }
+
+    fn done(self) -> Node<'s> {
+        Node::Directory(Box::new(self.sorted()))
     }
 }
 
 /// `/<version>/meta-data/`
-pub(super) fn meta_data(subject: &Subject<'_>) -> Node {
+pub(super) fn meta_data<'s>(subject: &'s Subject<'_>) -> Node<'s> {
     let Subject { vm, node, .. } = subject;
-    let each = Addresses::of_each(vm, &subject.site);
-    let own = subject.nic.and_then(|nic| each.get(&nic.index));
-    let Addresses { ipv4, ipv6 } = own.cloned().unwrap_or_default();
-    let mac = subject.nic.and_then(|nic| nic.mac.as_ref()).map(|mac| mac.to_ascii_lowercase());
-    let first = |all: &[String]| all.first().map(|cidr| plain(cidr).to_owned()).into_iter().collect::<Vec<_>>();
-    let placement =
-        Directory::default().leaf("availability-zone", instance::zone(node)).leaf("region", instance::region(node));
+    let mac = || subject.nic.and_then(|nic| nic.mac.as_ref()).map(|mac| mac.to_ascii_lowercase());
+    let first = |all: &[String]| all.first().map(|cidr| plain(cidr).to_owned()).into_iter().collect();
+    let placement = || {
+        Directory::default()
+            .leaf("availability-zone", || instance::zone(node))
+            .leaf("region", || instance::region(node))
+    };
     Directory::default()
-        .leaf("ami-launch-index", "0")
-        .leaf("hostname", vm.hostname())
-        .leaf("instance-id", instance::instance_id(vm))
-        .leaf("instance-life-cycle", "on-demand")
-        .leaf("instance-type", instance::instance_type(vm.size))
-        .lines("ipv6", &first(&ipv6))
-        .leaf("local-hostname", vm.hostname())
-        .lines("local-ipv4", &first(&ipv4))
-        .lines("mac", &mac.into_iter().collect::<Vec<_>>())
-        .below("network", network(subject, &each))
+        .leaf("ami-launch-index", || "0")
+        .leaf("hostname", || vm.hostname())
+        .leaf("instance-id", || instance::instance_id(vm))
+        .leaf("instance-life-cycle", || "on-demand")
+        .leaf("instance-type", || instance::instance_type(vm.size))
+        .lines("ipv6", move || first(&own(subject).ipv6))
+        .leaf("local-hostname", || vm.hostname())
+        .lines("local-ipv4", move || first(&own(subject).ipv4))
+        .lines("mac", move || mac().into_iter().collect())
+        .with("network", || network(subject))
         .below("placement", placement)
-        .below("public-keys", public_keys(subject))
-        .leaf("reservation-id", instance::reservation_id(vm))
-        .below("tags", Directory::default().below("instance", tags(subject)))
+        .with("public-keys", || public_keys(subject))
+        .leaf("reservation-id", || instance::reservation_id(vm))
+        .below("tags", || Directory::default().below("instance", || tags(subject)))
         .done()
 }
 
 /// `/<version>/dynamic/`
-pub(super) fn dynamic(subject: &Subject<'_>) -> Node {
+pub(super) fn dynamic<'s>(subject: &'s Subject<'_>) -> Node<'s> {
     let Subject { vm, node, .. } = subject;
-    let document = json!({
-        "availabilityZone": instance::zone(node),
-        "instanceId": instance::instance_id(vm),
-        "instanceType": instance::instance_type(vm.size),
-        "region": instance::region(node),
-        "version": "2017-09-30",
-    });
-    let identity = Directory::default().leaf("document", format!("{document:#}"));
+    let document = || {
+        let document = json!({
+            "availabilityZone": instance::zone(node),
+            "instanceId": instance::instance_id(vm),
+            "instanceType": instance::instance_type(vm.size),
+            "region": instance::region(node),
+            "version": "2017-09-30",
+        });
+        format!("{document:#}")
+    };
+    let identity = move || Directory::default().leaf("document", document);
     Directory::default().below("instance-identity", identity).done()
 }
 
-/// `0=key-0`, but `0/openssh-key`.
-fn public_keys(subject: &Subject<'_>) -> Directory {
-    let keys = (0..).zip(instance::public_keys(subject.vm, &subject.site)).map(|(number, key): (u32, _)| Entry {
-        name: number.to_string(),
-        listed: Some(format!("{number}={}", key.name)),
-        node: Directory::default().leaf("openssh-key", key.line).done(),
-    });
-    Directory(keys.collect())
+/// The fixed addresses of the NIC that asks.
+fn own(subject: &Subject<'_>) -> Addresses {
+    let own = subject.nic.map(|nic| Addresses::of(subject.vm, nic.index, &subject.site));
+    own.unwrap_or_default()
 }
 
-fn tags(subject: &Subject<'_>) -> Directory {
+/// `0=key-0`, but `0/openssh-key`.
+fn public_keys<'s>(subject: &'s Subject<'_>) -> Option<Node<'s>> {
+    let keys = (0..).zip(instance::public_keys(subject.vm, &subject.site)).map(|(number, key): (u32, _)| {
+        let listed = Some(format!("{number}={}", key.name));
+        let below = move || Some(Directory::default().leaf("openssh-key", move || key.line).done());
+        Entry { listed, ..Entry::new(number.to_string(), below) }
+    });
+    let mut keys = keys.peekable();
+    keys.peek().is_some().then(|| Node::Directory(Box::new(keys)))
+}
+
+fn tags<'s>(subject: &'s Subject<'_>) -> Directory<'s> {
     let Subject { vm, node, pool, .. } = subject;
     let facts = instance::facts(vm, node, pool.as_ref()).into_iter();
     facts
         .filter(|(key, _)| key != "Name")
-        .fold(Directory::default(), |tags, (key, value)| tags.leaf(key, value))
-        .leaf("Name", vm.hostname())
+        .fold(Directory::default(), |tags, (key, value)| tags.leaf(key, || value))
+        .leaf("Name", || vm.hostname())
 }
 
 /// One directory for each NIC whose address the configuration tells, by that address in lower case.
-fn network(subject: &Subject<'_>, each: &BTreeMap<u8, Addresses>) -> Directory {
+fn network<'s>(subject: &'s Subject<'_>) -> Option<Node<'s>> {
+    let mut told = subject.vm.nets.iter().filter(|nic| nic.mac.is_some()).enumerate().peekable();
+    told.peek()?;
+    let macs = move || {
+        told.fold(Directory::default(), |macs, (number, nic)| {
+            let mac = nic.mac.as_deref().unwrap_or_default().to_ascii_lowercase();
+            macs.below(mac.clone(), move || interface(subject, number, nic.index, mac))
+        })
+    };
+    let interfaces = move || Directory::default().below("macs", macs);
+    Some(Directory::default().below("interfaces", interfaces).done())
+}
+
+/// The NIC `net<index>`, which is the one of this number among those that are told.
+fn interface<'s>(subject: &'s Subject<'_>, number: usize, index: u8, mac: String) -> Directory<'s> {
     let vm = subject.vm;
-    let mut macs = Directory::default();
-    for (number, nic) in vm.nets.iter().filter(|nic| nic.mac.is_some()).enumerate() {
-        let mac = nic.mac.as_deref().unwrap_or_default().to_ascii_lowercase();
-        let Addresses { ipv4, ipv6 } = each.get(&nic.index).cloned().unwrap_or_default();
-        let strip = |all: &[String]| all.iter().map(|cidr| plain(cidr).to_owned()).collect::<Vec<_>>();
-        let subnets = |all: &[String]| all.iter().filter_map(|cidr| subnet(cidr)).collect::<Vec<_>>();
-        let interface = Directory::default()
-            .leaf("device-number", number.to_string())
-            .lines("ipv6s", &strip(&ipv6))
-            .leaf("local-hostname", vm.hostname())
-            .lines("local-ipv4s", &strip(&ipv4))
-            .leaf("mac", mac.clone())
-            .lines("subnet-ipv4-cidr-block", &subnets(&ipv4).into_iter().take(1).collect::<Vec<_>>())
-            .lines("subnet-ipv6-cidr-blocks", &subnets(&ipv6));
-        macs = macs.below(&mac, interface);
-    }
-    Directory::default().below("interfaces", Directory::default().below("macs", macs))
+    let Addresses { ipv4, ipv6 } = Addresses::of(vm, index, &subject.site);
+    let strip = |all: &[String]| all.iter().map(|cidr| plain(cidr).to_owned()).collect();
+    let subnets = |all: &[String]| all.iter().filter_map(|cidr| subnet(cidr)).collect::<Vec<_>>();
+    let (own4, own6) = (subnets(&ipv4), subnets(&ipv6));
+    Directory::default()
+        .leaf("device-number", move || number.to_string())
+        .lines("ipv6s", move || strip(&ipv6))
+        .leaf("local-hostname", || vm.hostname())
+        .lines("local-ipv4s", move || strip(&ipv4))
+        .leaf("mac", || mac)
+        .lines("subnet-ipv4-cidr-block", || own4.into_iter().take(1).collect())
+        .lines("subnet-ipv6-cidr-blocks", || own6)
 }
 
 /// An address without the length of its prefix.
@@ -215,13 +250,7 @@ mod tests {
             entered: &Entered::default(),
         };
         let mut found = Vec::new();
-        meta_data(&subject).walk("", &mut |path, node| {
-            let shown = match node {
-                Node::Leaf(value) => value.clone(),
-                Node::Directory(_) => return,
-            };
-            found.push(format!("{path}: {shown}"));
-        });
+        meta_data(&subject).walk("", &mut |path, value| found.push(format!("{path}: {value}")));
         assert_eq!(
             found,
             [

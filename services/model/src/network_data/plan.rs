@@ -7,6 +7,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::vm::Weight;
+
 /// Most links: each of a VM's 32 NICs and a VLAN on it.
 pub(super) const MAX_LINKS: usize = 64;
 /// Most fixed addresses and the like on one link.
@@ -22,6 +24,20 @@ pub(crate) struct Plan {
     pub(super) links: Vec<Link>,
     /// For links that have none of their own.
     pub(super) names: Names,
+}
+
+impl Plan {
+    /// What a document of it weighs. Names that are for all links are said again with each.
+    pub(crate) fn weight(&self) -> Weight {
+        let names = |names: &Names| names.servers.len() + names.search.len();
+        let cards = |kind: &Kind| if let Kind::Bond { of, options, .. } = kind { of.len() + options.len() } else { 0 };
+        let link = |link: &Link| {
+            1 + link.ways.len() + link.routes.len() + names(&link.names) + names(&self.names) + cards(&link.kind)
+        };
+        let texts = |names: &Names| names.search.iter().map(String::len).sum::<usize>();
+        let search: usize = self.links.iter().map(|link| texts(&link.names) + texts(&self.names)).sum();
+        Weight::new(search).and(Weight::items(self.links.iter().map(link).sum()))
+    }
 }
 
 /// A card, or what is made of cards.
