@@ -26,7 +26,12 @@ const MANUAL: &str = "debian/pve-imds.8";
 const DOCUMENTS: &[&str] = &[README, "transport/README.md", "services/README.md"];
 
 /// The bounds that guests meet: where their numbers stand.
-const BOUNDS: &[&str] = &["transport/src/bounds.rs", "middleware/src/bounds.rs", "services/datasources/src/held.rs"];
+const BOUNDS: &[&str] = &[
+    "transport/src/bounds.rs",
+    "middleware/src/bounds.rs",
+    "services/datasources/src/held.rs",
+    "services/datasources/src/weighing.rs",
+];
 
 fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

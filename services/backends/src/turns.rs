@@ -133,6 +133,8 @@ async fn turn(semaphore: Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GivenUp
 
 #[cfg(test)]
 mod tests {
+    // What is run here holds its thread, as the work does that takes turns.
+    #![allow(clippy::disallowed_methods)]
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;

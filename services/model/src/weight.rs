@@ -88,7 +88,6 @@ mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
 
-    use super::*;
     use crate::conf;
     use crate::vm::VmId;
 
