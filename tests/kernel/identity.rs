@@ -20,7 +20,7 @@ use pve_imds_datasources::backends::testing::{PveTree, sample_config};
 use pve_imds_model::vm::VmId;
 use serde_json::Value;
 
-use crate::world::{Guest, Namespace, Node, Plug, script, until};
+use crate::world::{Guest, Namespace, Node, Plug, script, until, user_data};
 
 const PATH: &str = "/pve-imds/jwtsvid";
 /// Where guests find the key set.
@@ -37,7 +37,8 @@ fn serving_two(more: &str) -> (Node, [Guest; 2]) {
 fn start(mut node: Node, more: &str, lines: impl Fn(u32) -> String) -> (Node, [Guest; 2]) {
     fs::write(node.config(), node.settings() + more).unwrap();
     for vmid in [101, 102] {
-        node.tree.put(vmid, &(sample_config(VmId::new(vmid).unwrap(), "") + &lines(vmid))).unwrap();
+        let notes = format!("<!--#user-data\n{}\n-->", user_data(vmid));
+        node.tree.put(vmid, &(sample_config(VmId::new(vmid).unwrap(), &notes) + &lines(vmid))).unwrap();
     }
     let guests = [(101, Plug::Veth), (102, Plug::Tap(1))]
         .map(|(vmid, plug)| Guest::plug(&node, vmid, plug, &format!("169.254.1.{}/16", vmid - 99)));
@@ -148,13 +149,17 @@ fn jose(guest: &Guest, tokens: &[&str]) -> Vec<Option<Value>> {
     for (number, token) in tokens.iter().enumerate() {
         fs::write(dir.join(number.to_string()), token).unwrap();
     }
-    let line = r#"cd "$1" && for ((n = 0; n < $2; n++)); do jose jws ver -i $n -k keys -O - 2>/dev/null || printf none; echo; done"#;
+    // It writes what it reads before it knows whether that is signed.
+    let line = r#"cd "$1"
+        for ((n = 0; n < $2; n++)); do
+            payload=$(jose jws ver -i $n -k keys -O - 2>/dev/null) && echo "$payload" || echo none
+        done 2>/dev/null"#;
     let mut command = Command::new("timeout");
     command.args(["60", "bash", "-c", line, "jose"]).arg(&dir).arg(tokens.len().to_string());
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let payloads: Vec<_> = text.lines().map(|line| serde_json::from_str(line).ok()).collect();
-    assert_eq!(payloads.len(), tokens.len(), "{:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(payloads.len(), tokens.len(), "{:?}", output.status);
     payloads
 }
 

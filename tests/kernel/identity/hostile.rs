@@ -104,7 +104,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, u16)> {
         ("a number too large", json(br#"{"audience":1e999999}"#), 400),
         ("two of them in JSON", json(br#"{"audience":"a","audience":"b"}"#), 400),
         ("nine audiences", form(&fields(9)), 400),
-        ("as many as there is room for", form(&fields(640)), 400),
+        ("as many as there is room for", form(&fields(600)), 400),
         ("a thousand audiences", form(&fields(1000)), 413),
         ("nothing", form(b""), 400),
         ("a form and JSON", request("POST", &[FORM, JSON], b"audience=a"), 400),
@@ -173,7 +173,7 @@ fn whatever_is_sent_is_refused_and_others_are_answered_meanwhile() {
     assert_eq!((open_files(&node), own_files()), (files, own));
     let heard = asking.stop();
     println!("{heard}");
-    assert!(heard.is_well(), "{heard}");
+    assert!(heard.failed == 0 && heard.wrong.is_empty() && heard.times.len() > 50, "{heard}: {:?}", heard.first_failure);
     token(&hostile, "audience=a");
     token(&other, "audience=a");
 }

@@ -28,6 +28,8 @@ fn two_libraries_read_in_a_token_whose_it_is() {
     let mut tokens = Vec::new();
     for (guest, pool) in guests.iter().zip(["shop", "shop/test"]) {
         let vmid = guest.vmid;
+        let mut inside = Verifier::inside(guest, VAULT);
+        let mut outside = Verifier::new(&node.namespace, &keys, VAULT, Some(&trusted));
         for (body, audience) in [
             (format!("audience={VAULT}"), json!(VAULT)),
             (format!("audience={VAULT}&audience=b%26c+d"), json!([VAULT, "b&c d"])),
@@ -35,7 +37,6 @@ fn two_libraries_read_in_a_token_whose_it_is() {
             (json!({"audience": ["ü", VAULT]}).to_string(), json!(["ü", VAULT])),
         ] {
             let token = token(guest, &body);
-            let mut inside = Verifier::inside(guest, VAULT);
             let claims = inside.verify(&token).unwrap();
             let begin = claims["iat"].as_u64().unwrap();
             let expected = json!({
@@ -50,7 +51,6 @@ fn two_libraries_read_in_a_token_whose_it_is() {
             });
             assert_eq!(claims, expected);
             assert_eq!(jose(guest, &[&token]), [Some(claims.clone())], "jose reads the same");
-            let mut outside = Verifier::new(&node.namespace, &keys, VAULT, Some(&trusted));
             assert_eq!(outside.verify(&token), Ok(claims), "over TLS the same");
             tokens.push(token);
         }
