@@ -82,7 +82,8 @@ fn while_keys_change_no_good_token_is_refused() {
 
 /// From now on the cluster has these nodes.
 fn members(node: &Node, names: &[&str]) {
-    let nodes: serde_json::Map<String, Value> = names.iter().map(|name| ((*name).to_owned(), json!({"id": 1}))).collect();
+    let nodes: serde_json::Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), json!({"id": 1}))).collect();
     let text = json!({
         "nodename": "pve1", "version": 1, "nodelist": nodes,
         "cluster": {"name": "prod", "version": 1, "nodes": names.len(), "quorate": 1},
