@@ -9,6 +9,7 @@ mod rotation;
 mod share;
 mod verify;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use pve_imds_datasources::backends::testing::{PveTree, sample_config};
 use pve_imds_model::vm::VmId;
 use serde_json::Value;
 
-use crate::world::{Guest, Namespace, Node, Plug, script, until};
+use crate::world::{Guest, Namespace, Node, Plug, script, until, user_data};
 
 const PATH: &str = "/pve-imds/jwtsvid";
 /// Where guests find the key set.
@@ -37,7 +38,8 @@ fn serving_two(more: &str) -> (Node, [Guest; 2]) {
 fn start(mut node: Node, more: &str, lines: impl Fn(u32) -> String) -> (Node, [Guest; 2]) {
     fs::write(node.config(), node.settings() + more).unwrap();
     for vmid in [101, 102] {
-        node.tree.put(vmid, &(sample_config(VmId::new(vmid).unwrap(), "") + &lines(vmid))).unwrap();
+        let notes = format!("<!--#user-data\n{}\n-->", user_data(vmid));
+        node.tree.put(vmid, &(sample_config(VmId::new(vmid).unwrap(), &notes) + &lines(vmid))).unwrap();
     }
     let guests = [(101, Plug::Veth), (102, Plug::Tap(1))]
         .map(|(vmid, plug)| Guest::plug(&node, vmid, plug, &format!("169.254.1.{}/16", vmid - 99)));
@@ -148,14 +150,19 @@ fn jose(guest: &Guest, tokens: &[&str]) -> Vec<Option<Value>> {
     for (number, token) in tokens.iter().enumerate() {
         fs::write(dir.join(number.to_string()), token).unwrap();
     }
-    let line = r#"cd "$1" && for ((n = 0; n < $2; n++)); do jose jws ver -i $n -k keys -O - 2>/dev/null || printf none; echo; done"#;
+    // It writes what it reads before it knows whether that is signed: what it says in the end is what counts.
+    let line =
+        r#"cd "$1"; for ((n = 0; n < $2; n++)); do jose jws ver -i $n -k keys -O read-$n && echo $n; done; echo end"#;
     let mut command = Command::new("timeout");
     command.args(["60", "bash", "-c", line, "jose"]).arg(&dir).arg(tokens.len().to_string());
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let payloads: Vec<_> = text.lines().map(|line| serde_json::from_str(line).ok()).collect();
-    assert_eq!(payloads.len(), tokens.len(), "{:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
-    payloads
+    let good = String::from_utf8(output.stdout).unwrap();
+    let good = good.strip_suffix("end\n").unwrap_or_else(|| panic!("it did not come to an end: {:?}", output.status));
+    let good: BTreeSet<usize> = good.lines().map(|number| number.parse().unwrap()).collect();
+    let read = |number| fs::read(dir.join(format!("read-{number}"))).unwrap();
+    (0..tokens.len())
+        .map(|number| good.contains(&number).then(|| serde_json::from_slice(&read(number)).unwrap()))
+        .collect()
 }
 
 /// The log has one line for each token and says whose it is and for whom, and never the token.

@@ -69,7 +69,9 @@ impl Mint {
         inventory: Option<&Inventory>,
     ) -> Result<Response<Body>, Fault> {
         let Subject { vm, node, pool, .. } = subject;
-        let kind = headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("?"));
+        let mut kinds = headers.get_all(CONTENT_TYPE).iter().map(|kind| kind.to_str().unwrap_or("?"));
+        // Somebody before us may have gone by the other one.
+        let kind = kinds.next().map(|kind| if kinds.next().is_some() { "?" } else { kind });
         let asked = Asked::read(kind, body).map_err(|error| Fault::bad_request().because(error))?;
         let policy = vm.notes.policy.as_ref().and_then(|policy| policy.as_ref().ok());
         let own = policy.and_then(|Policy { audiences, .. }| audiences.as_deref());

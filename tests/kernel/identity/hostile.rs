@@ -51,6 +51,8 @@ fn sent(guest: &Guest, bytes: &[u8]) -> Option<u16> {
 /// The same without a length, in chunks that have no end; how many bytes were taken, and the status.
 fn endless(guest: &Guest) -> (usize, Option<u16>) {
     let mut stream = connect(guest);
+    // What is taken no more is refused by now.
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let head = format!("POST {PATH} HTTP/1.1\r\nhost: 169.254.169.254\r\ntransfer-encoding: chunked\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     let chunk = format!("400\r\n{}\r\n", "audience=a&".repeat(94).split_at(1024).0);
@@ -118,7 +120,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, u16)> {
         ("a number too large", json(br#"{"audience":1e999999}"#), 400),
         ("two of them in JSON", json(br#"{"audience":"a","audience":"b"}"#), 400),
         ("nine audiences", form(&fields(9)), 400),
-        ("as many as there is room for", form(&fields(640)), 400),
+        ("as many as there is room for", form(&fields(600)), 400),
         ("a thousand audiences", form(&fields(1000)), 413),
         ("nothing", form(b""), 400),
         ("a form and JSON", request("POST", &[FORM, JSON], b"audience=a"), 400),
@@ -130,6 +132,11 @@ fn table() -> Vec<(&'static str, Vec<u8>, u16)> {
         ("DELETE", request("DELETE", &[FORM], b"audience=a"), 405),
         ("PATCH", request("PATCH", &[FORM], b"audience=a"), 405),
     ]
+}
+
+/// So that what comes next is not refused for another reason: a VM's share are ten in a second.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(105));
 }
 
 /// What files the daemon has open, those without a name too.
@@ -152,22 +159,18 @@ fn whatever_is_sent_is_refused_and_others_are_answered_meanwhile() {
     token(&hostile, "audience=a");
     let (files, own) = (open_files(&node), own_files());
     let asking = Asker { rate: 20, fresh: true, patience: Duration::from_secs(2) }.start(&other);
-    let rounds = |count: usize| {
-        for _ in 0..count {
-            for (what, bytes, expected) in table() {
-                assert_eq!(sent(&hostile, &bytes), Some(expected), "{what}");
-                // So that it is not refused for another reason: a VM's share are ten in a second.
-                std::thread::sleep(Duration::from_millis(105));
-            }
-        }
-    };
-    rounds(1);
+    // What it needed to begin is not counted (proc_pid_clear_refs(5)).
+    fs::write(format!("/proc/{}/clear_refs", node.pid()), "5").unwrap();
     let before = Usage::of(node.pid());
+    for (what, bytes, expected) in table() {
+        assert_eq!(sent(&hostile, &bytes), Some(expected), "{what}");
+        pause();
+    }
     for _ in 0..8 {
         let (taken, status) = endless(&hostile);
         assert!(taken < 4 << 20, "{taken} bytes were taken");
-        assert!(matches!(status, Some(413) | None), "{status:?}");
-        std::thread::sleep(Duration::from_millis(105));
+        assert_eq!(status, Some(413), "after {taken} bytes");
+        pause();
     }
     // Uploads that are not finished, all at once: what is there of a body is in memory, and there is little of it.
     let half = request("POST", &["multipart/form-data; boundary=x"], &multipart(4, 1000));
@@ -180,14 +183,17 @@ fn whatever_is_sent_is_refused_and_others_are_answered_meanwhile() {
     for stream in held {
         _ = stream.shutdown(Shutdown::Both);
     }
-    rounds(1);
     let after = Usage::of(node.pid());
     println!("{before}\n{after}");
     assert!(after.peak < before.peak + (8 << 10), "{before}, then {after}");
     assert_eq!((open_files(&node), own_files()), (files, own));
     let heard = asking.stop();
     println!("{heard}");
-    assert!(heard.is_well(), "{heard}");
+    assert!(
+        heard.failed == 0 && heard.wrong.is_empty() && heard.times.len() > 50,
+        "{heard}: {:?}",
+        heard.first_failure
+    );
     token(&hostile, "audience=a");
     token(&other, "audience=a");
 }

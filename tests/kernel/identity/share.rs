@@ -34,7 +34,7 @@ fn twenty_at_once_and_the_other_vm_still_gets_one() {
         let mut stream = TcpStream::connect("169.254.169.254:80").unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let begun = Instant::now();
-        let (mut tokens, mut refusals, mut took) = (Vec::new(), Vec::new(), None);
+        let (mut tokens, mut refusals) = (Vec::new(), Vec::new());
         // Ends however slow this machine is: it is slower for as long as there are tokens only.
         while tokens.len() + refusals.len() < 25 || refusals.is_empty() {
             let (status, head, body) = once(&mut stream);
@@ -42,16 +42,15 @@ fn twenty_at_once_and_the_other_vm_still_gets_one() {
                 tokens.push(body);
             } else {
                 refusals.push((status, head, body));
-                took = took.or(Some(begun.elapsed()));
             }
             assert!(tokens.len() < 200, "there is no end of them");
         }
-        (tokens, refusals, took.unwrap())
+        (tokens, refusals, begun.elapsed())
     });
-    println!("{} tokens until the first refusal, in {took:?}", tokens.len());
+    println!("{} tokens in {took:?}", tokens.len());
     assert!(tokens.len() >= 20, "only {}", tokens.len());
-    // Ten more for each second since; and one for what was begun of the next.
-    assert!(tokens.len() as f64 <= 21.0 + took.as_secs_f64() * 10.0 + 5.0 * 0.1, "{} in {took:?}", tokens.len());
+    // Ten more for each second since, and one for what was begun of the next.
+    assert!((tokens.len() as f64) <= 21.0 + took.as_secs_f64() * 10.0, "{} in {took:?}", tokens.len());
     for (status, head, body) in &refusals {
         assert_eq!((*status, body.as_str()), (429, "token_rate_limited\n"));
         assert!(head.contains("\r\nretry-after: 1"), "{head}");

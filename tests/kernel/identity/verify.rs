@@ -28,6 +28,8 @@ fn two_libraries_read_in_a_token_whose_it_is() {
     let mut tokens = Vec::new();
     for (guest, pool) in guests.iter().zip(["shop", "shop/test"]) {
         let vmid = guest.vmid;
+        let mut inside = Verifier::inside(guest, VAULT);
+        let mut outside = Verifier::new(&node.namespace, &keys, VAULT, Some(&trusted));
         for (body, audience) in [
             (format!("audience={VAULT}"), json!(VAULT)),
             (format!("audience={VAULT}&audience=b%26c+d"), json!([VAULT, "b&c d"])),
@@ -35,7 +37,6 @@ fn two_libraries_read_in_a_token_whose_it_is() {
             (json!({"audience": ["ü", VAULT]}).to_string(), json!(["ü", VAULT])),
         ] {
             let token = token(guest, &body);
-            let mut inside = Verifier::inside(guest, VAULT);
             let claims = inside.verify(&token).unwrap();
             let begin = claims["iat"].as_u64().unwrap();
             let expected = json!({
@@ -50,7 +51,6 @@ fn two_libraries_read_in_a_token_whose_it_is() {
             });
             assert_eq!(claims, expected);
             assert_eq!(jose(guest, &[&token]), [Some(claims.clone())], "jose reads the same");
-            let mut outside = Verifier::new(&node.namespace, &keys, VAULT, Some(&trusted));
             assert_eq!(outside.verify(&token), Ok(claims), "over TLS the same");
             tokens.push(token);
         }
@@ -108,8 +108,13 @@ fn a_thousand_forgeries_are_refused_by_both() {
     let good = |claims: &Value| claims["nbf"].as_u64() <= Some(now) && Some(now) < claims["exp"].as_u64();
     assert!(good(&control));
     for ((what, forgery), payload) in forgeries.iter().zip(read) {
-        assert_eq!(payload.is_some(), ["expired", "not yet"].contains(what), "{what}: {forgery}");
-        assert!(!payload.is_some_and(|claims| good(&claims)), "{what}: {forgery}");
+        match *what {
+            // The signature is good, and whoever uses `jose` has to look at the times.
+            "expired" | "not yet" => assert!(payload.is_some_and(|claims| !good(&claims)), "{what}: {forgery}"),
+            // It passes over what is behind the third part, and reads the token that is before that.
+            "a part too many" => assert!(payload.is_none_or(|claims| claims == control), "{what}: {forgery}"),
+            _ => assert_eq!(payload, None, "{what}: {forgery}"),
+        }
     }
     assert_eq!(kid(&mine), kid(&theirs));
 }
