@@ -92,6 +92,7 @@ fn the_set_is_what_the_command_prints_and_discovery_comes_with_an_issuer() {
 #[test]
 fn without_any_key_the_command_says_so() {
     let node = publishing("");
+    node.tree.spoil_identity("pve1").unwrap();
     let output = node.product(&["jwks"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
@@ -101,6 +102,7 @@ fn without_any_key_the_command_says_so() {
 #[test]
 fn the_certificate_is_the_one_of_now() {
     let mut node = publishing("");
+    node.tree.spoil_identity("pve1").unwrap();
     node.start();
     let none = Node::dir().join("none.pem");
     fs::write(&none, "").unwrap();

@@ -260,6 +260,15 @@ impl PveTree {
         Ok(key)
     }
 
+    /// A node has a key that signs nothing, and no certificate.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn spoil_identity(&self, node: &str) -> io::Result<()> {
+        self.put_key(node)?;
+        fs::remove_file(self.path().join("nodes").join(node).join("pve-ssl.pem"))
+    }
+
     /// It has none any more.
     ///
     /// # Errors
