@@ -5,6 +5,7 @@
 //! need to be refused again further in.
 #![forbid(unsafe_code)]
 
+mod braces;
 mod chain;
 pub mod cloud_config;
 mod cloudinit;

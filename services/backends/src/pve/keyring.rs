@@ -24,7 +24,7 @@ mod known;
 mod rota;
 
 /// How long what was read counts: a client whose token a new key does not open just asks for another.
-const KEEP: Duration = Duration::from_secs(2);
+pub(super) const KEEP: Duration = Duration::from_secs(2);
 
 /// What a look at the files found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,18 +6,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pve_imds_model::chain;
 use tokio::time::Instant;
 
 use super::files;
 use super::inventory::Digest;
-use super::keyring::NodeFile;
+use super::keyring::{KEEP, NodeFile};
 use crate::keys::{BadPair, ServingKey, ServingKeys};
-
-/// How long what was read counts, as with the other keys.
-const KEEP: Duration = Duration::from_secs(2);
 
 /// What a look at the pair found.
 #[derive(Clone, Debug, PartialEq, Eq)]

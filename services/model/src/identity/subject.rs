@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::braces;
 use crate::pools::PoolId;
 use crate::vm::Vm;
 
@@ -111,21 +112,12 @@ impl Template {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let (mut pieces, mut rest) = (Vec::new(), text);
-        while !rest.is_empty() {
-            let (before, braced) = rest.split_at(rest.find(['{', '}']).unwrap_or(rest.len()));
-            pieces.extend((!before.is_empty()).then(|| Piece::Text(before.to_owned())));
-            rest = match braced.strip_prefix('{').and_then(|braced| braced.split_once('}')) {
-                Some((word, behind)) => {
-                    let part = Part::ALL.iter().find(|part| part.word() == word).ok_or(BadTemplate::Part)?;
-                    pieces.push(Piece::Part(*part));
-                    behind
-                }
-                None if braced.is_empty() => braced,
-                None => return Err(BadTemplate::Part),
-            };
-        }
-        let template = Self(pieces);
+        let piece = |part| match part {
+            braces::Part::Text(text) => Some(Piece::Text(text.to_owned())),
+            braces::Part::Word(word) => Part::ALL.iter().find(|part| part.word() == word).copied().map(Piece::Part),
+        };
+        let pieces = braces::parts(text).and_then(|parts| parts.into_iter().map(piece).collect());
+        let template = Self(pieces.ok_or(BadTemplate::Part)?);
         let sample: String = template.0.iter().map(|piece| piece.text().unwrap_or("x")).collect();
         if is_path(&sample) { Ok(template) } else { Err(BadTemplate::Path) }
     }

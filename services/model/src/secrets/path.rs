@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::SetName;
 use super::scope::{Kind, Scope};
+use crate::braces::{self, Part};
 
 /// What stands in a path as it is (RFC 3986 §2.3).
 const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -23,7 +24,7 @@ pub struct PathTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Scope,
+    Scope(Kind),
     Name,
 }
 
@@ -66,34 +67,25 @@ impl PathTemplate {
     /// # Errors
     /// [`BadPath`]
     pub fn parse(text: &str) -> Result<Self, BadPath> {
-        let (mut pieces, mut kinds, mut rest) = (Vec::new(), Vec::new(), text);
-        while !rest.is_empty() {
-            let (before, braced) = rest.split_at(rest.find(['{', '}']).unwrap_or(rest.len()));
-            pieces.extend((!before.is_empty()).then(|| Piece::Text(before.to_owned())));
-            rest = match braced.strip_prefix('{').and_then(|braced| braced.split_once('}')) {
-                Some((word, behind)) => {
-                    pieces.push(match word {
-                        "name" => Piece::Name,
-                        "pool" | "tag" => {
-                            kinds.push(if word == "pool" { Kind::Pool } else { Kind::Tag });
-                            Piece::Scope
-                        }
-                        _ => return Err(BadPath::Part),
-                    });
-                    behind
-                }
-                None if braced.is_empty() => braced,
-                None => return Err(BadPath::Part),
-            };
-        }
+        let piece = |part| match part {
+            Part::Text(text) => Some(Piece::Text(text.to_owned())),
+            Part::Word("name") => Some(Piece::Name),
+            Part::Word("pool") => Some(Piece::Scope(Kind::Pool)),
+            Part::Word("tag") => Some(Piece::Scope(Kind::Tag)),
+            Part::Word(_) => None,
+        };
+        let pieces = braces::parts(text).and_then(|parts| parts.into_iter().map(piece).collect::<Option<Vec<_>>>());
+        let pieces = pieces.ok_or(BadPath::Part)?;
+        let kind = |piece: &Piece| if let Piece::Scope(kind) = piece { Some(*kind) } else { None };
+        let kinds: Vec<Kind> = pieces.iter().filter_map(kind).collect();
         let names = pieces.iter().filter(|piece| **piece == Piece::Name).count();
-        let (1, [kind]) = (names, &kinds[..]) else { return Err(BadPath::Parts) };
+        let (1, &[kind]) = (names, &kinds[..]) else { return Err(BadPath::Parts) };
         let sample: String =
             pieces.iter().map(|piece| if let Piece::Text(text) = piece { text } else { "x" }).collect();
         let known = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
         let is_plain = |segment: &str| is_segment(segment) && segment.bytes().all(known);
         if sample.split('/').all(is_plain) && !text.contains("..") {
-            Ok(Self { kind: *kind, pieces })
+            Ok(Self { pieces, kind })
         } else {
             Err(BadPath::Path)
         }
@@ -121,7 +113,7 @@ impl PathTemplate {
         let scope = encoded.join("/");
         let filled = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
-            Piece::Scope => scope.clone(),
+            Piece::Scope(_) => scope.clone(),
             Piece::Name => set.as_str().to_owned(),
         };
         let path: String = self.pieces.iter().map(filled).collect();

@@ -2,7 +2,7 @@
 //!
 //! In comes a directory of nodes; out go what could be read of each node's file and what of that is news. Proxmox makes such
 //! a file once and writes it in place, so half of one may be found; nobody counts its writes. What it said stays while the
-//! file cannot be read, and goes when the file is missing twice, or the node is. Refused: to keep the bytes of a file, or
+//! file cannot be read, and goes when the file is missing twice, or the node is, or it holds a key of no use. Refused: to keep the bytes of a file, or
 //! more files than a cluster has nodes.
 
 use std::collections::BTreeMap;
