@@ -69,6 +69,38 @@ outcomes! {
     NotesInvalid => "notes_invalid", 503;
     /// The Notes ask for secrets and this node renders none.
     SecretsDisabled => "secrets_disabled", 503;
+    /// The block's `secrets=` names no set.
+    SetNameInvalid => "set_name_invalid", 503;
+    /// Whose secrets the VM's are cannot be told now: what decides about it cannot be read, or is not whole.
+    ScopeUnreadable => "scope_unreadable", 503;
+    /// This node is not part of the cluster's majority, and may have missed that somebody was taken out of a scope.
+    NoQuorum => "no_quorum", 503;
+    /// Secrets go by pools, and the VM is in none.
+    VmNotInPool => "vm_not_in_pool", 503;
+    /// Secrets go by tags, and the VM has none for that.
+    TagMissing => "tag_missing", 503;
+    /// It has more than one.
+    TagAmbiguous => "tag_ambiguous", 503;
+    /// Its tag is not one of the cluster's registered tags.
+    TagNotRegistered => "tag_not_registered", 503;
+    /// The cluster's settings do not keep registered tags for administrators.
+    TagPolicyUnsafe => "tag_policy_unsafe", 503;
+    /// The scope's name is none that a path can be made of.
+    ScopeInvalid => "scope_invalid", 503;
+    /// The file with the token for the secret store cannot be used.
+    TokenUnreadable => "token_unreadable", 503;
+    /// The secret store cannot be asked, or gives no answer that can be used.
+    SecretFetchFailed => "secret_fetch_failed", 503;
+    /// The secret store does not let this node read the set.
+    SecretDenied => "secret_denied", 503;
+    /// The secret store has no such set, or its latest version was deleted.
+    SetMissing => "set_missing", 503;
+    /// The set has no such field.
+    FieldMissing => "field_missing", 503;
+    /// The field is a number, a list or something else that is no text.
+    FieldNotString => "field_not_string", 503;
+    /// With its secrets the user data is larger than any we serve.
+    DocumentTooLarge => "document_too_large", 503;
     /// The guest asks more often than its share. No 429 (RFC 6585 §4), the word made for it: Ignition takes every 4xx but
     /// 404 for the end of the boot, and cloud-init, curl and the SDKs wait on a 503 at least as well.
     RateLimited => "rate_limited", 503;

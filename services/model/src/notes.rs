@@ -26,7 +26,7 @@ use crate::fault::Outcome;
 use crate::network::{BadNetwork, NetworkText};
 use crate::network_data::is_for_any;
 use crate::policy::{BadPolicy, Flaws, Policy};
-use crate::secrets::SetName;
+use crate::secrets::{SetName, has_places};
 use crate::vm::Nic;
 use crate::yaml::YamlError;
 
@@ -133,6 +133,14 @@ pub enum Flaw {
     Policy(BadPolicy),
 }
 
+impl Flaw {
+    /// What a guest is told that asks for a document which the block should have said.
+    #[must_use]
+    pub fn outcome(self) -> Outcome {
+        if self == Self::SetName { Outcome::SetNameInvalid } else { Outcome::NotesInvalid }
+    }
+}
+
 fn named(attribute: Option<AttributeName>) -> String {
     attribute.map(|name| format!(" `{name}`")).unwrap_or_default()
 }
@@ -187,14 +195,14 @@ impl Notes {
             policy: policy.map(|read| read.map_err(|flaws| flaws.first)),
             remarks: Vec::new(),
         };
-        let wants_secrets = matches!(&notes.user_data, Some(Ok(UserData { secrets: Some(_), .. })));
-        let secrets = opened[Name::UserData as usize].first.filter(|_| wants_secrets);
-        let secrets = secrets.map(|block| remark(block.name, block.line, 1, Oddity::Secrets));
+        let unfilled = matches!(&notes.user_data, Some(Ok(UserData { secrets: None, text })) if has_places(text));
+        let unfilled = opened[Name::UserData as usize].first.filter(|_| unfilled);
+        let unfilled = unfilled.map(|block| remark(block.name, block.line, 1, Oddity::Unfilled));
         let network = opened[Name::NetworkConfig as usize].first.filter(|_| notes.leaves_out(nics));
         let network = network.map(|block| remark(block.name, block.line, 1, Oddity::NobodysNetwork(NicList::of(nics))));
         let broken = notes.broken().chain(further.iter().map(|error| (Name::Imds, error)));
         let broken = broken.map(|(name, error)| remark(name, error.line, error.column, error.flaw.into()));
-        notes.remarks = remarks.with(secrets.into_iter().chain(network).chain(broken));
+        notes.remarks = remarks.with(unfilled.into_iter().chain(network).chain(broken));
         notes
     }
 
@@ -237,9 +245,9 @@ impl From<Flaw> for Found {
 
 fn remark(name: Name, line: usize, column: usize, what: Oddity) -> Remark {
     let outcome = match what {
-        Oddity::Broken(_) => name.broken(),
-        Oddity::Secrets => Some(Outcome::SecretsDisabled),
-        Oddity::Unheeded
+        Oddity::Broken(flaw) => name.broken(flaw),
+        Oddity::Unfilled
+        | Oddity::Unheeded
         | Oddity::Misspelt { .. }
         | Oddity::NoSuchBlock
         | Oddity::NobodysNetwork(_)

@@ -13,7 +13,7 @@ use std::fmt;
 
 pub use path::{BadPath, PathTemplate, ScopeInvalid, SecretPath};
 pub use scope::{Kind, NoScope, Scope, TagRules};
-pub use template::{Field, Template, Unfilled};
+pub use template::{Field, Overflow, Template, Unfilled, has_places};
 
 /// The longest name of a set.
 const MAX_NAME: usize = 64;

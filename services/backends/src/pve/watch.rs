@@ -286,10 +286,10 @@ impl Worker {
         for Remark { line, column, block, what, outcome } in &vm.notes.remarks {
             let outcome = outcome.map(display);
             match what {
-                Oddity::Broken(_) | Oddity::Secrets => {
+                Oddity::Broken(_) => {
                     warn!(%vmid, block, outcome, line, column, reason = %what, "block of the Notes not used")
                 }
-                Oddity::NobodysNetwork(_) => {
+                Oddity::NobodysNetwork(_) | Oddity::Unfilled => {
                     warn!(%vmid, block, line, column, reason = %what, "block of the Notes doubted");
                 }
                 Oddity::Unheeded | Oddity::Misspelt { .. } | Oddity::NoSuchBlock | Oddity::Stray | Oddity::More(_) => {

@@ -10,6 +10,7 @@
 
 use std::mem;
 
+use super::Flaw;
 use super::slip::{self, Meant, Slipped};
 use crate::fault::Outcome;
 use crate::words;
@@ -36,9 +37,9 @@ impl Name {
 
     /// What the guest is told while a block of this name is broken. `None`: nothing of it, it gets what it would get
     /// without the block.
-    pub(super) fn broken(self) -> Option<Outcome> {
+    pub(super) fn broken(self, flaw: Flaw) -> Option<Outcome> {
         match self {
-            Self::UserData | Self::VendorData => Some(Outcome::NotesInvalid),
+            Self::UserData | Self::VendorData => Some(flaw.outcome()),
             Self::Imds => Some(Outcome::PolicyInvalid),
             Self::NetworkConfig | Self::Pxe => None,
         }

@@ -38,9 +38,11 @@ pub enum Oddity {
     /// The block cannot be used.
     #[error(transparent)]
     Broken(#[from] Flaw),
-    /// The block asks for secrets, and this version renders none.
-    #[error("the block says `secrets=`, and this version renders no secrets: it is never served")]
-    Secrets,
+    /// There are places for secrets, and nothing that says they are to be filled.
+    #[error(
+        "it has places for secrets, as `{{{{ secret \"name\" }}}}`, and the opening line says no `secrets=`: it is served as written"
+    )]
+    Unfilled,
     /// Nothing in this version reads blocks of this name, not even to restrict something.
     #[error("blocks of this name have no effect in this version")]
     Unheeded,

@@ -221,7 +221,11 @@ fn what_does_not_do_what_it_seems_to_is_remarked() {
         ("- <!--#user-data\n- x", missed(1, "user-data", Slip::Listed)),
         ("<!--#cloud-config\nx\n-->", missed(6, "user-data", Slip::Name)),
         ("<!--#meta-data\nx\n-->", vec![(1, 6, "meta-data", Oddity::NoSuchBlock)]),
-        ("a\n<!--#user-data secrets=web\nx\n-->", vec![(2, 1, "user-data", Oddity::Secrets)]),
+        ("a\n<!--#user-data secrets=web\nx\n-->", vec![]),
+        ("a\n<!--#user-data\n{{ secret \"a\" }}\n-->", vec![(2, 1, "user-data", Oddity::Unfilled)]),
+        ("<!--#user-data secrets=web\n{{ secret \"a\" }}\n-->", vec![]),
+        ("<!--#user-data\n{{ secrets \"a\" }}\n-->", vec![]),
+        ("<!--#vendor-data\n{{ secret \"a\" }}\n-->", vec![]),
         ("<!--#user-data\nx", vec![(1, 1, "user-data", Oddity::Broken(Flaw::Unclosed))]),
         ("a\n<!--#imds,\n-->", vec![(2, 10, "imds", Oddity::Broken(Flaw::Opening(Slip::Behind)))]),
         (
@@ -303,7 +307,7 @@ fn a_remark_says_what_the_guest_is_told() {
         ("imds", Some(Outcome::PolicyInvalid)),
         ("network-config", None),
         ("pxe", None),
-        ("user-data secrets=web", Some(Outcome::SecretsDisabled)),
+        ("user-data secrets=.", Some(Outcome::SetNameInvalid)),
     ] {
         let end = if block.contains('=') { "\n-->" } else { "" };
         let remarks = parse(&format!("<!--#{block}\n{end}")).remarks;

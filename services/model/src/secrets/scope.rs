@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::datacenter::{Datacenter, UserAllow};
+use crate::fault::Outcome;
 use crate::pools::PoolId;
 use crate::vm::Vm;
 
@@ -65,6 +66,34 @@ pub enum NoScope {
     /// Not one of the cluster's.
     #[error("the VM's tag is not registered in the cluster")]
     TagNotRegistered,
+}
+
+impl NoScope {
+    /// The word for it.
+    #[must_use]
+    pub fn outcome(self) -> Outcome {
+        match self {
+            Self::VmNotInPool => Outcome::VmNotInPool,
+            Self::TagPolicyUnsafe => Outcome::TagPolicyUnsafe,
+            Self::TagMissing => Outcome::TagMissing,
+            Self::TagAmbiguous => Outcome::TagAmbiguous,
+            Self::TagNotRegistered => Outcome::TagNotRegistered,
+        }
+    }
+
+    /// What mends it, as a command or a sentence.
+    #[must_use]
+    pub fn mend(self) -> &'static str {
+        match self {
+            Self::VmNotInPool => "pvesh set /pools --poolid <pool> --vms <VMID>",
+            Self::TagPolicyUnsafe => "pvesh set /cluster/options --user-tag-access user-allow=existing",
+            Self::TagMissing => "give the VM its tag, beside those it has: qm set <VMID> --tags '<tags>;<tag>'",
+            Self::TagAmbiguous => "leave it one of them: qm set <VMID> --tags '<tags>'",
+            Self::TagNotRegistered => {
+                "add the tag to those that are registered: pvesh set /cluster/options --registered-tags '<tags>;<tag>'"
+            }
+        }
+    }
 }
 
 impl Scope {

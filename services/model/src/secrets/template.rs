@@ -46,10 +46,26 @@ impl Piece<'_> {
     }
 }
 
-/// A place for which there is no value.
+/// Why there is no document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the set has no field {0:?}")]
-pub struct Unfilled(pub Field);
+pub enum Unfilled<E> {
+    /// A place for which there is no value, and why.
+    #[error(transparent)]
+    Value(E),
+    /// See [`Overflow`].
+    #[error(transparent)]
+    Overflow(#[from] Overflow),
+}
+
+/// The document would be larger than any may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("with its secrets it has {bytes} bytes, and {limit} at most are served")]
+pub struct Overflow {
+    /// What it would have.
+    pub bytes: usize,
+    /// What it may have.
+    pub limit: usize,
+}
 
 /// What a place looks like. Blanks are those of ASCII.
 const OPENING: &[u8] = b"{{";
@@ -83,20 +99,36 @@ impl<'t> Template<'t> {
         self.0.iter().filter_map(Piece::field).collect()
     }
 
-    /// The document. There is room for all of it from the start, so that no part of a value is left behind elsewhere.
+    /// The document, of `limit` bytes at most. There is room for all of it from the start, so that no part of a value is
+    /// left behind elsewhere.
     ///
     /// # Errors
     /// [`Unfilled`], and then nothing of the document.
-    pub fn fill<'v>(&self, value: impl Fn(&Field) -> Option<&'v str>) -> Result<Zeroizing<Vec<u8>>, Unfilled> {
+    pub fn fill<'v, E>(
+        &self,
+        limit: usize,
+        value: impl Fn(&Field) -> Result<&'v str, E>,
+    ) -> Result<Zeroizing<Vec<u8>>, Unfilled<E>> {
         let parts = self.0.iter().map(|piece| match piece {
             Piece::Text(text) => Ok(*text),
-            Piece::Place(field) => value(field).map(str::as_bytes).ok_or_else(|| Unfilled(field.clone())),
+            Piece::Place(field) => value(field).map(str::as_bytes),
         });
-        let parts = parts.collect::<Result<Vec<_>, _>>()?;
-        let mut document = Zeroizing::new(Vec::with_capacity(parts.iter().map(|part| part.len()).sum()));
+        let parts = parts.collect::<Result<Vec<_>, _>>().map_err(Unfilled::Value)?;
+        // A place takes twenty bytes, and a value may have a quarter of a million.
+        let bytes = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        if bytes > limit {
+            return Err(Overflow { bytes, limit }.into());
+        }
+        let mut document = Zeroizing::new(Vec::with_capacity(bytes));
         parts.iter().for_each(|part| document.extend_from_slice(part));
         Ok(document)
     }
+}
+
+/// Whether there is a place in it.
+#[must_use]
+pub fn has_places(text: &[u8]) -> bool {
+    !Template::parse(text).fields().is_empty()
 }
 
 /// The field of the place that `text` begins with, and the place's length.
@@ -131,8 +163,11 @@ mod tests {
             "x y.z/ü" => Some("odd"),
             _ => None,
         };
-        let filled = Template::parse(text.as_bytes()).fill(value);
-        filled.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).map_err(|Unfilled(field)| field.0)
+        let filled = Template::parse(text.as_bytes()).fill(1 << 20, |field| value(field).ok_or(field.0.clone()));
+        filled.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).map_err(|unfilled| match unfilled {
+            Unfilled::Value(field) => field,
+            Unfilled::Overflow(overflow) => panic!("{overflow}"),
+        })
     }
 
     #[test]
@@ -172,7 +207,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_kept() {
         let text = b"\xff{{ secret \"a\" }}\x00{{ secret \"\xff\" }}";
-        let filled = Template::parse(text).fill(|_| Some("A")).unwrap();
+        let filled = Template::parse(text).fill(64, |_| Ok::<_, ()>("A")).unwrap();
         assert_eq!(**filled, *b"\xffA\x00{{ secret \"\xff\" }}");
     }
 
@@ -181,6 +216,15 @@ mod tests {
         let template = Template::parse(b"canary {{ secret \"b\" }}{{ secret \"a\" }}{{ secret \"b\" }}");
         assert_eq!(template.fields().into_iter().map(Field::as_str).collect::<Vec<_>>(), ["a", "b"]);
         assert!(!format!("{template:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_document_has_an_end() {
+        let template = Template::parse(b"12{{ secret \"a\" }}{{ secret \"a\" }}");
+        let fill = |limit, value| template.fill(limit, |_| Ok::<_, ()>(value)).map(|bytes| bytes.len());
+        assert_eq!(fill(8, "abc"), Ok(8));
+        assert_eq!(fill(7, "abc"), Err(Overflow { bytes: 8, limit: 7 }.into()));
+        assert_eq!(fill(2, ""), Ok(2));
     }
 
     #[test]
