@@ -24,20 +24,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pve_imds_datasources::backends::clock::Clock;
+use pve_imds_datasources::backends::openbao::{self, OpenBao};
 use pve_imds_datasources::backends::pve::{self as backend, Inventory};
+use pve_imds_datasources::backends::secrets::Secrets;
 use pve_imds_datasources::{Passwords, Router, Settings};
 use pve_imds_middleware::guard::GuardSettings;
 use pve_imds_observability::Metrics;
 
 use self::daemon::Daemon;
 use self::stack::{Answers, Rules};
-use crate::config::Checked;
+use crate::config::{Checked, SecretStore};
 
 /// Describes every metric of the daemon. Call once after the recorder is installed.
 pub fn describe() {
     pve_imds_transport::describe();
     pve_imds_middleware::telemetry::describe();
     backend::describe_metrics();
+    openbao::describe();
     pve_imds_datasources::describe();
     daemon::describe();
     guard::describe();
@@ -71,6 +74,9 @@ pub fn settings(checked: &Checked, inventory: &Arc<Inventory>) -> Settings {
         clock: Clock::default(),
         token_keys: inventory.token_keys().clone(),
         token_rules: Arc::clone(&checked.token_rules),
+        secrets: checked.secrets.as_ref().map(|SecretStore { settings, rules }| {
+            Secrets::new(Arc::clone(inventory), OpenBao::new(settings.clone()), rules.clone())
+        }),
     }
 }
 

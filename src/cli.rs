@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use pve_imds_model::chain;
 use pve_imds_observability::say_error;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 use crate::cmd;
 use crate::config::ConfigError;
@@ -157,9 +158,18 @@ pub struct PinDir {
 /// EX_USAGE (sysexits.h): usage or configuration.
 const USAGE: u8 = 64;
 
+/// What this process knows is in nobody's core dump, and no debugger of another user's. The limit is for where dumps are
+/// files (core(5)); where a program gets them only the other counts (`PR_SET_DUMPABLE`, prctl(2)). Neither can fail for
+/// whoever asks for less.
+fn keep_to_ourselves() {
+    _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 /// Reads the arguments, does what they say, and says what went wrong on standard error.
 #[must_use]
 pub fn main() -> ExitCode {
+    keep_to_ourselves();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use check::Checked;
+pub use check::{Checked, SecretStore};
 pub use layers::{LayerError, Layers, Setting, Source};
 pub use schema::Config;
 pub use words::{Kinds, KindsError};

@@ -6,7 +6,7 @@ use pve_imds_datasources::backends::pve::Record;
 use pve_imds_model::endpoint::Family;
 use pve_imds_model::exclude::Rule;
 use pve_imds_model::hidden::hidden;
-use pve_imds_model::notes::BlockError;
+use pve_imds_model::notes::{BlockError, UserData};
 use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::site::Site;
@@ -36,7 +36,10 @@ pub(super) fn print(record: &Record, checked: &Checked, site: &Site, rule: Optio
             (_, None, Source::Node | Source::Both, _) => files(&record.vm, record.pool.as_ref(), site).join(", "),
             ("imds", None, ..) => policy(record.vm.notes.policy.as_ref()),
             (_, None, Source::Refused, Some(why)) => why.to_owned(),
-            ("user-data", None, Source::Refused, None) => "the block says `secrets=`".to_owned(),
+            ("user-data", None, Source::Refused, None) => {
+                format!("the block says `secrets={}`, and secrets.enabled is false", set(&record.vm))
+            }
+            ("user-data", None, Source::Rendered, _) => format!("secrets={}", set(&record.vm)),
             _ => String::new(),
         };
         row(what, source.word(), &detail)?;
@@ -53,6 +56,14 @@ pub(super) fn print(record: &Record, checked: &Checked, site: &Site, rule: Optio
         None => row("guests.exclude", "node", "not excluded")?,
     }
     Ok(())
+}
+
+/// The set that its block names.
+fn set(vm: &Vm) -> &str {
+    match &vm.notes.user_data {
+        Some(Ok(UserData { secrets: Some(set), .. })) => set.as_str(),
+        _ => "",
+    }
 }
 
 /// The node's files of vendor data that choose this VM.

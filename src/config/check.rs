@@ -3,23 +3,27 @@
 //! Everything past start-up takes a [`Checked`], so that "an address", "a prefix that fits an interface's name" and
 //! "nothing that this version cannot do" are types and not habits.
 
+mod secrets;
+mod tokens;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pve_imds_datasources::TokenRules;
 use pve_imds_datasources::backends::pve::{self as backend, Look, Signing};
 use pve_imds_model::chain;
 use pve_imds_model::exclude::{Bridge, Exclude, Tag};
-use pve_imds_model::identity::{Audience, Issuer, Lifetime, MAX_AUDIENCE, Owners, Template, TrustDomain};
 use pve_imds_model::pools::PoolId;
 use pve_imds_model::request::Emulation;
 use pve_imds_model::vendor::Files;
 use pve_imds_model::vm::VmId;
 use pve_imds_observability::{Format, LEVELS, LevelError, check_endpoint, check_level};
 
+pub use self::secrets::SecretStore;
+use self::secrets::secrets;
+use self::tokens::tokens;
 use super::ConfigError;
 use super::layers::Layers;
 use super::schema::{self, Config};
@@ -62,6 +66,8 @@ pub struct Checked {
     pub token_rules: Arc<TokenRules>,
     /// What they are signed with.
     pub signing: Signing,
+    /// Where secrets come from, and whose they are; `None`: none are rendered.
+    pub secrets: Option<SecretStore>,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
 }
@@ -148,6 +154,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         wrong.push(format!("node_name must be this node's name under /etc/pve/nodes, not {node_name:?}{meant}"));
     }
     let (token_rules, signing) = tokens(config, &mut wrong);
+    let secrets = secrets(&config.secrets, &mut wrong);
     for name in config.http.allowed_hosts.iter().filter(|name| !is_host_name(name)) {
         wrong.push(format!("http.allowed_hosts must be names alone, without scheme, port, path or *: no {name:?}"));
     }
@@ -174,6 +181,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
         vendor: Arc::default(),
         token_rules: token_rules.into(),
         signing,
+        secrets,
         otlp_endpoint: Some(endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
     })
 }
@@ -182,7 +190,7 @@ pub(super) fn check(layers: &Layers, config: &Config, host: &str) -> Result<Chec
 const CRATES: &[&str] = &["backends", "bpf", "datasources", "middleware", "model", "observability", "transport"];
 
 /// What this crate's own lines are told apart by, behind its name and `::`.
-const OWN: &[&str] = &["access", "app", "audit"];
+const OWN: &[&str] = &["access", "app", "audit", "secrets"];
 
 fn targets() -> Vec<String> {
     let own = OWN.iter().map(|own| format!("pve_imds::{own}"));
@@ -286,59 +294,10 @@ fn exclude(written: &schema::Exclude, wrong: &mut Vec<String>) -> Exclude {
     }
 }
 
-/// What identity tokens say and what they are signed with.
-fn tokens(config: &Config, wrong: &mut Vec<String>) -> (TokenRules, Signing) {
-    let said = &config.jwtsvid;
-    let mut read = |key: &str, error: &dyn std::fmt::Display| wrong.push(format!("{key}: {error}"));
-    let trust_domain = TrustDomain::parse(&said.trust_domain);
-    let template = Template::parse(&said.subject_template);
-    let owners = Owners::parse(config.identity.uuid_owner.iter().map(String::as_str));
-    trust_domain.as_ref().err().into_iter().for_each(|error| read("jwtsvid.trust_domain", error));
-    template.as_ref().err().into_iter().for_each(|error| read("jwtsvid.subject_template", error));
-    owners.as_ref().err().into_iter().flatten().for_each(|error| read("identity.uuid_owner", error));
-    let lifetime = humantime::parse_duration(&said.token_ttl).ok().filter(|ttl| ttl.subsec_nanos() == 0);
-    let lifetime = lifetime.and_then(|ttl| Lifetime::new(ttl.as_secs()));
-    if lifetime.is_none() {
-        wrong.push(format!("jwtsvid.token_ttl must be 1s to 1h in whole seconds (5m, 90s), not {:?}", said.token_ttl));
-    }
-    let issuer = Some(&said.issuer).filter(|text| !text.is_empty()).and_then(|text| {
-        Issuer::parse(text).map_err(|error| wrong.push(format!("jwtsvid.issuer {error}: {text:?}"))).ok()
-    });
-    let mut audiences = Vec::new();
-    for name in &said.audiences {
-        match Audience::parse(name) {
-            Some(audience) => audiences.push(audience),
-            None => wrong.push(format!("jwtsvid.audiences: {name:?} is not 1 to {MAX_AUDIENCE} printable characters")),
-        }
-    }
-    for (key, path) in [("private_key_path", &said.private_key_path), ("nodes_dir", &said.nodes_dir)] {
-        if !path.is_empty() && !Path::new(path).is_absolute() {
-            wrong.push(format!("jwtsvid.{key} must be an absolute path, or empty for Proxmox's own"));
-        }
-    }
-    let lifetime = lifetime.unwrap_or_default();
-    let path = |text: &str| Some(text).filter(|text| !text.is_empty()).map(PathBuf::from);
-    let rules = TokenRules {
-        trust_domain: trust_domain.unwrap_or_default(),
-        template: template.unwrap_or_default(),
-        issuer,
-        audiences: Some(audiences).filter(|audiences| !audiences.is_empty()),
-        lifetime,
-        owners: owners.unwrap_or_default(),
-    };
-    let signing = Signing {
-        private_key: path(&said.private_key_path),
-        nodes_dir: path(&said.nodes_dir),
-        lifetime: Duration::from_secs(lifetime.seconds().into()),
-    };
-    (rules, signing)
-}
-
 /// Options whose part of the product is not in this version. Accepting them in silence would be a promise.
 fn unavailable(config: &Config, wrong: &mut Vec<String>) {
-    let asked = [("secrets.enabled", config.secrets.enabled), ("pxe.enabled", config.pxe.enabled)];
-    for (key, _) in asked.into_iter().filter(|(_, asked)| *asked) {
-        wrong.push(format!("{key} is set, but this version has no such function yet; leave it out"));
+    if config.pxe.enabled {
+        wrong.push("pxe.enabled is set, but this version has no such function yet; leave it out".to_owned());
     }
 }
 
@@ -390,7 +349,6 @@ mod tests {
             ("otlp: {endpoint: 'http://user@x'}", "otlp.endpoint"),
             ("log_level: inof", "log_level"),
             ("log_level: 'info,pve_imds::acess=warn'", "log_level"),
-            ("secrets: {enabled: true}", "secrets.enabled"),
             ("pxe: {enabled: true}", "pxe.enabled"),
             ("jwks: {listen: ':1'}", "jwks.listen"),
             ("jwks: {listen: pve1}", "jwks.listen"),

@@ -130,7 +130,7 @@ sections! {
         namespace: String = String::new(),
         /// CA certificates; empty: the system's.
         ca_file: String = String::new(),
-        /// Read on every request.
+        /// Read each time the store is asked.
         token_file: String = String::new(),
         /// API path below `/v1/`.
         path_template: String = "kv/data/pve-imds/pools/{pool}/{name}".into(),
@@ -138,6 +138,8 @@ sections! {
         tag_prefix: String = "pve-imds-".into(),
         /// Trust registered tags only.
         require_registered_tags: bool = true,
+        /// Render nothing while the node has no quorum.
+        require_quorum: bool = true,
         /// How long a fetched set is used again.
         cache_ttl: String = "60s".into(),
     }

@@ -10,6 +10,7 @@ pub mod keys;
 pub mod openbao;
 pub mod pve;
 pub mod resolver;
+pub mod secrets;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod turns;

@@ -16,7 +16,7 @@ mod store;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use pve_imds_model::fault::Outcome;
 use pve_imds_model::secrets::SecretPath;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 pub use address::{Address, BadAddress, BadNamespace, Namespace};
 pub use answer::{SecretSet, Value};
@@ -74,6 +74,13 @@ pub struct OpenBao(Arc<Inner>);
 struct Inner {
     shelf: Mutex<Shelf>,
     store: Arc<Store>,
+    /// Begins with the first question. `None`: it could not.
+    desk: OnceLock<Option<Desk>>,
+}
+
+/// The thread that asks.
+#[derive(Debug)]
+struct Desk {
     runtime: Handle,
     /// Dropped with us, and then the thread ends.
     _ends: oneshot::Sender<()>,
@@ -98,24 +105,11 @@ pub fn describe() {
 }
 
 impl OpenBao {
-    /// Opens one. Nobody is asked anything yet.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub fn open(settings: Settings) -> io::Result<Self> {
-        // One token, one authority and one name are read at a time; see there.
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
-        let handle = runtime.handle().clone();
-        let (ends, ended) = oneshot::channel::<()>();
-        thread::Builder::new().name("openbao".into()).spawn(move || {
-            // Comes back as an error once nobody asks any more.
-            _ = runtime.block_on(ended);
-            // What hangs in a file or a name is left to itself.
-            runtime.shutdown_background();
-        })?;
+    /// One that nobody has been asked of yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
         let shelf = Mutex::new(Shelf::new(settings.cache, Instant::now()));
-        let store = Arc::new(Store::new(settings));
-        Ok(Self(Arc::new(Inner { shelf, store, runtime: handle, _ends: ends })))
+        Self(Arc::new(Inner { shelf, store: Arc::new(Store::new(settings)), desk: OnceLock::new() }))
     }
 
     /// The set at `path`. One that is at hand and not `enough`, because somebody may have added to it since, is fetched again
@@ -149,29 +143,12 @@ impl OpenBao {
     }
 
     fn begin(&self, path: SecretPath, lands: watch::Sender<Option<Landed>>) {
+        // It goes on if whoever asked leaves.
         let inner = Arc::clone(&self.0);
-        let span = tracing::Span::none();
-        self.0.runtime.spawn(tracing::Instrument::instrument(
-            async move {
-                let (store, asked) = (Arc::clone(&inner.store), path.clone());
-                // It goes on if whoever asked leaves, and whatever falls over in it lands too.
-                let landed = match tokio::spawn(async move { store.fetch(&asked).await }).await {
-                    Ok(Ok(set)) => Ok(Arc::new(set)),
-                    Ok(Err(error)) => Err(Arc::new(error)),
-                    Err(_) => Err(Arc::new(FetchError::Failed(Failure::Broke))),
-                };
-                let outcome = landed.as_ref().map_or_else(|error| error.outcome(), |_| Outcome::Ok);
-                counter!(FETCHES, "outcome" => outcome.word()).increment(1);
-                let now = Instant::now();
-                let mut shelf = inner.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-                let until = shelf.landed(&path, &landed, now);
-                drop(shelf);
-                // Whoever has waited is gone, if nobody is there to hear it.
-                lands.send_replace(Some(landed));
-                drop(inner.forget_at(until));
-            },
-            span,
-        ));
+        match self.0.desk.get_or_init(|| Desk::open().ok()) {
+            Some(desk) => _ = desk.runtime.spawn(inner.fly(path, lands)),
+            None => _ = inner.land(&path, &Err(Failure::Broke.into()), &lands),
+        }
     }
 
     fn shelf<T>(&self, look: impl FnOnce(&mut Shelf) -> T) -> T {
@@ -180,15 +157,48 @@ impl OpenBao {
 }
 
 impl Inner {
-    /// Values are wiped when they are used no more, whether or not somebody asks again.
-    fn forget_at(self: &Arc<Self>, until: Option<Instant>) -> Option<tokio::task::JoinHandle<()>> {
-        let (until, inner) = (until?, Arc::downgrade(self));
-        Some(self.runtime.spawn(async move {
-            tokio::time::sleep_until(until).await;
-            if let Some(inner) = inner.upgrade() {
-                inner.shelf.lock().unwrap_or_else(PoisonError::into_inner).forget(Instant::now());
-            }
-        }))
+    /// One attempt, and later the end of what it brought.
+    async fn fly(self: Arc<Self>, path: SecretPath, lands: watch::Sender<Option<Landed>>) {
+        let (store, asked) = (Arc::clone(&self.store), path.clone());
+        // Whatever falls over in it lands too.
+        let landed = match tokio::spawn(async move { store.fetch(&asked).await }).await {
+            Ok(fetched) => fetched.map(Arc::new).map_err(Arc::new),
+            Err(_) => Err(Failure::Broke.into()),
+        };
+        let until = self.land(&path, &landed, &lands);
+        let (Some(until), this) = (until, Arc::downgrade(&self)) else { return };
+        drop((self, landed, lands));
+        // Values are wiped when their time is over, whether or not somebody asks again.
+        sleep_until(until).await;
+        if let Some(this) = this.upgrade() {
+            this.shelf.lock().unwrap_or_else(PoisonError::into_inner).forget(Instant::now());
+        }
+    }
+
+    /// Puts it where those who wait and those who come later find it. Until when it is kept.
+    fn land(&self, path: &SecretPath, landed: &Landed, lands: &watch::Sender<Option<Landed>>) -> Option<Instant> {
+        let outcome = landed.as_ref().map_or_else(|error| error.outcome(), |_| Outcome::Ok);
+        counter!(FETCHES, "outcome" => outcome.word()).increment(1);
+        let until = self.shelf.lock().unwrap_or_else(PoisonError::into_inner).landed(path, landed, Instant::now());
+        // Comes back as an error if nobody waits any more.
+        _ = lands.send(Some(landed.clone()));
+        until
+    }
+}
+
+impl Desk {
+    fn open() -> io::Result<Self> {
+        // One token, one authority and one name are read at a time; see there.
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
+        let handle = runtime.handle().clone();
+        let (ends, ended) = oneshot::channel::<()>();
+        thread::Builder::new().name("openbao".into()).spawn(move || {
+            // Comes back as an error once nobody asks any more.
+            _ = runtime.block_on(ended);
+            // What hangs in a file or a name is left to itself.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { runtime: handle, _ends: ends })
     }
 }
 

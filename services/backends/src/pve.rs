@@ -13,6 +13,7 @@
 //! A directory without `.vmlist` works too: its configurations are then listed and all read at each poll, which is
 //! meant for small trees.
 
+mod again;
 mod fetch;
 mod files;
 mod follow;
@@ -35,6 +36,7 @@ mod unread;
 mod verdict;
 mod watch;
 
+pub use again::{Quorum, Seen, Unseen};
 pub use inventory::{Digest, Inventory, Record, Settings, Signing};
 pub use metrics::describe as describe_metrics;
 pub use nodes::{Look, is_node_name};

@@ -84,6 +84,14 @@ impl Turns {
 
 // === impl FairTurns ===
 
+impl<K> FairTurns<K> {
+    /// Turns that have nothing to do with cores: so many at a time.
+    #[must_use]
+    pub fn at_once(places: usize) -> Self {
+        Self { cores: Turns(Arc::new(Semaphore::new(places))), lines: Arc::default() }
+    }
+}
+
 impl<K> Default for FairTurns<K> {
     fn default() -> Self {
         Self { cores: Turns::default(), lines: Arc::default() }

@@ -41,18 +41,24 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             Ok(listing(String::new()))
         }
         Endpoint::Ec2MetaData => {
-            if below == ["instance-id"] {
+            if is_instance_id(path) {
                 subject.may_enter()?;
             }
             show(tree::meta_data(subject), &below)
         }
         Endpoint::Ec2Dynamic => show(tree::dynamic(subject), &below),
         Endpoint::Ec2UserData => match subject.user_data()? {
-            none if none.is_empty() => Err(Fault::not_found()),
+            none if none.is_empty() && !subject.has_user_data() => Err(Fault::not_found()),
             text => Ok(Reply::new(Kind::Opaque, text)),
         },
         _ => Err(Fault::not_found()),
     }
+}
+
+/// Whether the path is that of the name which cloud-init begins with.
+pub(crate) fn is_instance_id(path: &str) -> bool {
+    let below = parts(path).skip(2).map(|part| percent_decode_str(part).decode_utf8_lossy());
+    below.eq(["instance-id"])
 }
 
 fn show(tree: Node<'_>, below: &[Cow<'_, str>]) -> Result<Reply, Fault> {

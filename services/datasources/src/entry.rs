@@ -24,6 +24,12 @@ use crate::book::Book;
 pub(crate) struct Entered(Arc<Mutex<Book<TapName, Link>>>);
 
 impl Entered {
+    /// Whether a VM has been let in through `link`.
+    pub(crate) fn has(&self, link: Option<Link>) -> bool {
+        let book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        link.is_some_and(|link| book.get(&link.tap) == Some(&link))
+    }
+
     /// Lets whoever asks through `link` go on, or says why not.
     ///
     /// # Errors

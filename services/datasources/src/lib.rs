@@ -1,7 +1,7 @@
 //! Which URL is answered by whom, in which bytes.
 //!
 //! In comes a request whose extensions say what it asks for ([`Endpoint`]) and who asks ([`Caller`]); out goes a whole
-//! answer or a [`Fault`], which `middleware/rescue` turns into one. One file per URL family; [`user_data`] is the road
+//! answer or a [`Fault`], which `middleware/rescue` turns into one. One file per URL family; `user_data` is the road
 //! that all of them share. Refused: to guess who is asking, to speak status codes, and to answer with half of anything.
 #![forbid(unsafe_code)]
 
@@ -13,9 +13,10 @@ mod identity_token;
 mod nocloud;
 mod openstack;
 mod pxe;
+mod rendered;
 mod reply;
 mod subject;
-pub mod user_data;
+mod user_data;
 mod weighing;
 
 use std::future::{Ready, ready};
@@ -31,6 +32,7 @@ use pve_imds_backends::clock::Clock;
 use pve_imds_backends::keys::{NodeKeys, TokenKeys};
 use pve_imds_backends::pve::Inventory;
 use pve_imds_backends::resolver::Resolver;
+use pve_imds_backends::secrets::Secrets;
 use pve_imds_backends::turns::FairTurns;
 use pve_imds_model::endpoint::Family;
 use pve_imds_model::fault::{Fault, Outcome, RetryAfter};
@@ -46,6 +48,7 @@ use self::entry::Entered;
 use self::held::Held;
 use self::identity_token::{MAX_BODY, Mint};
 use self::openstack::MAX_PASSWORD;
+use self::rendered::{Part, Rendered};
 use self::reply::{Kind, Reply};
 use self::subject::Subject;
 
@@ -81,11 +84,14 @@ pub struct Settings {
     pub token_keys: TokenKeys,
     /// What identity tokens say.
     pub token_rules: Arc<TokenRules>,
+    /// What renders user data with secrets; `None`: nobody does.
+    pub secrets: Option<Secrets>,
 }
 
 /// Says what is counted here. Once, after the recorder is installed.
 pub fn describe() {
     ec2::describe();
+    rendered::describe();
 }
 
 impl Default for Settings {
@@ -102,6 +108,7 @@ impl Default for Settings {
             clock: Clock::default(),
             token_keys: TokenKeys::default(),
             token_rules: Arc::default(),
+            secrets: None,
         }
     }
 }
@@ -110,7 +117,12 @@ impl Settings {
     /// What this node adds to its VMs' answers.
     #[must_use]
     pub fn site(&self) -> Site {
-        Site { cloudinit: self.cloudinit_enabled, dns: self.resolver.dns(), vendor: Arc::clone(&self.vendor) }
+        Site {
+            cloudinit: self.cloudinit_enabled,
+            dns: self.resolver.dns(),
+            vendor: Arc::clone(&self.vendor),
+            secrets: self.secrets.is_some(),
+        }
     }
 }
 
@@ -174,6 +186,44 @@ impl Router {
             site: self.settings.site(),
             emulation,
             entered: &self.entered,
+            rendered: None,
+        }
+    }
+
+    /// The VM whose user data the answer to this needs rendered first.
+    fn renders<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Option<Arc<Vm>> {
+        let part = rendered::part(endpoint, || ec2::is_instance_id(request.uri().path()));
+        let Caller::Known(vm) = request.extensions().get()? else { return None };
+        if part == Part::Nothing || !rendered::asks(vm) {
+            return None;
+        }
+        let subject = self.enter(endpoint, request).ok()?;
+        let Settings { keys, clock, .. } = &*self.settings;
+        let needs_session = endpoint.family() == Some(Family::Ec2) && endpoint != Endpoint::Ec2Token;
+        let is_let_in = !needs_session || ec2::judge(request.headers(), subject.vm, keys, clock).1.is_ok();
+        let needs = is_let_in && (part == Part::Itself || !self.entered.has(subject.link));
+        needs.then(|| Arc::clone(vm))
+    }
+
+    /// The answer to a request for which user data is rendered.
+    async fn answer_rendered(
+        self,
+        vm: Arc<Vm>,
+        endpoint: Endpoint,
+        request: Request<()>,
+    ) -> Result<Response<Body>, Fault> {
+        let rendered = match &self.settings.secrets {
+            Some(secrets) => rendered::told(vm.vmid, endpoint, secrets.render(vm.vmid, &self.turns).await),
+            None => rendered::disabled(&vm, endpoint),
+        };
+        // Whoever has been given it once may lose it later without losing the rest.
+        if rendered.is_ok() {
+            let link = request.extensions().get().copied();
+            _ = self.entered.admit(link, user_data::whole(&vm, Some(&rendered)));
+        }
+        match self.burdens(endpoint, &request) {
+            None => self.answer(endpoint, &request, Some(rendered)),
+            Some(vmid) => self.answer_in_turn(vmid, endpoint, request, Some(rendered)).await,
         }
     }
 
@@ -195,22 +245,28 @@ impl Router {
         vmid: VmId,
         endpoint: Endpoint,
         request: Request<()>,
+        rendered: Option<Rendered>,
     ) -> Result<Response<Body>, Fault> {
         let span = tracing::Span::current();
         let turns = self.turns.clone();
-        let made = turns.run(vmid, move || span.in_scope(|| self.answer(endpoint, &request))).await;
+        let made = turns.run(vmid, move || span.in_scope(|| self.answer(endpoint, &request, rendered))).await;
         made.map_err(|given_up| Fault::unavailable(Outcome::Deadline, RetryAfter::DEFAULT).because(given_up))?
     }
 
     /// The answer to a request whose body says nothing.
-    fn answer<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Result<Response<Body>, Fault> {
+    fn answer<B>(
+        &self,
+        endpoint: Endpoint,
+        request: &Request<B>,
+        rendered: Option<Rendered>,
+    ) -> Result<Response<Body>, Fault> {
         use Endpoint as E;
         let (method, headers, path) = (request.method(), request.headers(), request.uri().path());
         if endpoint == E::Pxe {
             asked_by(method, methods(endpoint))?;
             return Ok(pxe::exit(method));
         }
-        let subject = self.enter(endpoint, request)?;
+        let subject = Subject { rendered, ..self.enter(endpoint, request)? };
         let Settings { keys, clock, passwords, token_keys, .. } = &*self.settings;
         let reply = match endpoint {
             E::NocloudIndex
@@ -321,12 +377,13 @@ where
                 Either::Right(Box::pin(self.clone().take_password(request)))
             }
             (Endpoint::IdentityToken, &Method::POST) => Either::Right(Box::pin(self.clone().issue_token(request))),
-            _ => match self.burdens(endpoint, &request) {
-                None => Either::Left(ready(self.answer(endpoint, &request))),
-                Some(vmid) => {
+            _ => match (self.renders(endpoint, &request), self.burdens(endpoint, &request)) {
+                (Some(vm), _) => Either::Right(Box::pin(self.clone().answer_rendered(vm, endpoint, request.map(drop)))),
+                (None, Some(vmid)) => {
                     let request = request.map(drop);
-                    Either::Right(Box::pin(self.clone().answer_in_turn(vmid, endpoint, request)))
+                    Either::Right(Box::pin(self.clone().answer_in_turn(vmid, endpoint, request, None)))
                 }
+                (None, None) => Either::Left(ready(self.answer(endpoint, &request, None))),
             },
         }
     }

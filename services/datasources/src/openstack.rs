@@ -36,7 +36,7 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             json(&meta_data(subject))
         }
         Endpoint::OpenstackUserData => match subject.user_data()? {
-            none if none.is_empty() => return Err(Fault::not_found()),
+            none if none.is_empty() && !subject.has_user_data() => return Err(Fault::not_found()),
             text => Reply::new(Kind::Opaque, text),
         },
         Endpoint::OpenstackVendorData if path.trim_end_matches('/').ends_with("vendor_data.json") => {
@@ -133,7 +133,17 @@ mod tests {
     fn get(vm: &Arc<Vm>, pool: Option<&str>, path: &str) -> Result<Reply, Fault> {
         let pool = pool.and_then(PoolId::parse);
         let (site, emulation, entered) = (Site::default(), Emulation::Auto, Entered::default());
-        let subject = Subject { vm, link: None, nic: None, pool, node: "pve1", site, emulation, entered: &entered };
+        let subject = Subject {
+            vm,
+            link: None,
+            nic: None,
+            pool,
+            node: "pve1",
+            site,
+            emulation,
+            entered: &entered,
+            rendered: None,
+        };
         serve(Endpoint::classify(path), path, &subject)
     }
 

@@ -13,6 +13,7 @@ use pve_imds_model::site::Site;
 use pve_imds_model::vm::{Nic, Vm};
 
 use crate::entry::Entered;
+use crate::rendered::Rendered;
 use crate::user_data::{has_user_data, user_data, vendor_data, whole};
 
 /// A VM that asks, and all that its answers are made of.
@@ -33,6 +34,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) emulation: Emulation,
     /// Who has begun a boot before.
     pub(crate) entered: &'a Entered,
+    /// Its user data with secrets, if it was rendered for this answer.
+    pub(crate) rendered: Option<Rendered>,
 }
 
 impl Subject<'_> {
@@ -41,7 +44,7 @@ impl Subject<'_> {
     /// # Errors
     /// [`user_data`]'s.
     pub(crate) fn user_data(&self) -> Result<Bytes, Fault> {
-        user_data(self.vm, &self.site)
+        user_data(self.vm, &self.site, self.rendered.as_ref())
     }
 
     /// Its vendor data and that of its node.
@@ -63,6 +66,6 @@ impl Subject<'_> {
     /// # Errors
     /// Those of [`user_data`] and [`vendor_data`].
     pub(crate) fn may_enter(&self) -> Result<(), Fault> {
-        self.entered.admit(self.link, whole(self.vm))
+        self.entered.admit(self.link, whole(self.vm, self.rendered.as_ref()))
     }
 }

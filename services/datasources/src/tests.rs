@@ -450,7 +450,8 @@ async fn what_is_heavy_takes_its_turn_and_is_the_same() {
         for method in [Method::GET, Method::HEAD] {
             let caller = of_length(1 << 20);
             let mut router = Router::default();
-            let at_once = router.answer(Endpoint::classify(path), &request(method.clone(), path, Some(caller.clone())));
+            let at_once =
+                router.answer(Endpoint::classify(path), &request(method.clone(), path, Some(caller.clone())), None);
             let in_turn = router.call(request(method.clone(), path, Some(caller)));
             assert!(matches!(in_turn, Either::Right(_)), "{path}");
             let (at_once, in_turn) = (at_once.unwrap(), in_turn.await.unwrap());

@@ -1,8 +1,8 @@
 //! User data and vendor data: the road from a VM's configuration to bytes that every dialect shares.
 //!
-//! In comes a VM; out come the bytes its owner wrote, or what Proxmox's own options say where there is no block, or the
-//! fault that keeps clients waiting. Vendor data is the node's too, and there both count. Refused: a broken block, and one that names a secret set, because its text holds
-//! placeholders and nothing here fills them in.
+//! In come a VM and, if its block names a secret set, what was rendered of that; out come the bytes its owner wrote, or what
+//! Proxmox's own options say where there is no block, or the fault that keeps clients waiting. Vendor data is the node's
+//! too, and there both count. Refused: a broken block, and to serve one that names a set as it is written.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,16 +16,19 @@ use pve_imds_model::site::Site;
 use pve_imds_model::vendor::{File, combine};
 use pve_imds_model::vm::Vm;
 
+use crate::rendered::Rendered;
 use crate::reply::shared;
 
-/// The user data of `vm`; empty when it has none. The bytes of a block are the inventory's own, not a copy.
+/// The user data of `vm`; empty when it has none. The bytes of a block are the inventory's own, not a copy; those of one that
+/// asks for secrets are `rendered`.
 ///
 /// # Errors
-/// [`Outcome::NotesInvalid`] for a broken block, [`Outcome::SecretsDisabled`] for one that asks for secrets. Both are
-/// 503 with `Retry-After`: an edit of the Notes mends them, and cloud-init and Talos ask again until it is made.
-pub fn user_data(vm: &Arc<Vm>, site: &Site) -> Result<Bytes, Fault> {
+/// [`Outcome::NotesInvalid`] for a broken block, and for one that asks for secrets the word for what is in their way. All
+/// are 503 with `Retry-After`: they can be mended, and cloud-init and Talos ask again until they are.
+pub(crate) fn user_data(vm: &Arc<Vm>, site: &Site, rendered: Option<&Rendered>) -> Result<Bytes, Fault> {
     Ok(match own_user_data(vm)? {
-        Some(_) => shared(vm, |vm| own_user_data(vm).ok().flatten().unwrap_or_default()),
+        Some(UserData { secrets: Some(_), .. }) => render(rendered)?.clone(),
+        Some(_) => shared(vm, |vm| own_user_data(vm).ok().flatten().map_or(&[], |block| &block.text)),
         None if site.cloudinit => cloud_config(vm).unwrap_or_default().into(),
         None => Bytes::new(),
     })
@@ -34,7 +37,7 @@ pub fn user_data(vm: &Arc<Vm>, site: &Site) -> Result<Bytes, Fault> {
 /// Whether there is user data, or should be: clients take an empty document for one that holds nothing they understand.
 /// Nothing is made to tell, for listings are asked for more often than what they list.
 #[must_use]
-pub fn has_user_data(vm: &Vm, site: &Site) -> bool {
+pub(crate) fn has_user_data(vm: &Vm, site: &Site) -> bool {
     match &vm.notes.user_data {
         None => site.cloudinit && is_asked_for(vm),
         Some(Ok(UserData { secrets: None, text })) => !text.is_empty(),
@@ -48,7 +51,7 @@ pub fn has_user_data(vm: &Vm, site: &Site) -> bool {
 /// # Errors
 /// [`Outcome::NotesInvalid`] for a broken block, as for user data: a machine that boots without it cannot be given it
 /// later. The node's files would hide that something is missing.
-pub fn vendor_data(vm: &Arc<Vm>, pool: Option<&PoolId>, site: &Site) -> Result<Bytes, Fault> {
+pub(crate) fn vendor_data(vm: &Arc<Vm>, pool: Option<&PoolId>, site: &Site) -> Result<Bytes, Fault> {
     let own = own_vendor_data(vm)?;
     let files: Vec<&File> = site.vendor.of(vm, pool).collect();
     Ok(match (combine(&files, Some(own)), files.as_slice()) {
@@ -62,20 +65,26 @@ pub fn vendor_data(vm: &Arc<Vm>, pool: Option<&PoolId>, site: &Site) -> Result<B
 ///
 /// # Errors
 /// Theirs.
-pub(crate) fn whole(vm: &Vm) -> Result<(), Fault> {
-    own_user_data(vm)?;
+pub(crate) fn whole(vm: &Vm, rendered: Option<&Rendered>) -> Result<(), Fault> {
+    if own_user_data(vm)?.is_some_and(|block| block.secrets.is_some()) {
+        render(rendered)?;
+    }
     own_vendor_data(vm).map(drop)
 }
 
+/// What was rendered. Nobody is asked to if nobody can.
+fn render(rendered: Option<&Rendered>) -> Result<&Bytes, Fault> {
+    let rendered =
+        rendered.map_or(Err(Outcome::SecretsDisabled), |rendered| rendered.as_ref().map_err(|outcome| *outcome));
+    rendered.map_err(|outcome| Fault::unavailable(outcome, RetryAfter::DEFAULT))
+}
+
 /// What the block says, if there is one.
-fn own_user_data(vm: &Vm) -> Result<Option<&[u8]>, Fault> {
+fn own_user_data(vm: &Vm) -> Result<Option<&UserData>, Fault> {
     match &vm.notes.user_data {
         None => Ok(None),
         Some(Err(error)) => Err(broken(error)),
-        Some(Ok(UserData { secrets: Some(_), .. })) => {
-            Err(Fault::unavailable(Outcome::SecretsDisabled, RetryAfter::DEFAULT))
-        }
-        Some(Ok(UserData { secrets: None, text })) => Ok(Some(text)),
+        Some(Ok(block)) => Ok(Some(block)),
     }
 }
 
@@ -88,7 +97,7 @@ fn own_vendor_data(vm: &Vm) -> Result<&[u8], Fault> {
 }
 
 fn broken(error: &BlockError) -> Fault {
-    Fault::unavailable(Outcome::NotesInvalid, RetryAfter::DEFAULT).because(error.clone())
+    Fault::unavailable(error.flaw.outcome(), RetryAfter::DEFAULT).because(error.clone())
 }
 
 #[cfg(test)]
@@ -112,14 +121,14 @@ mod tests {
             ("#<!--#user-data\n#-->\n", Ok("")),
             ("#<!--#user-data encoding=base64\n#I2Nsb3Vk\n#-->\n", Ok("#cloud")),
             ("#<!--#user-data secrets=worker\n#{{ secret \"a\" }}\n#-->\n", Err(Outcome::SecretsDisabled)),
-            ("#<!--#user-data secrets=\n#x\n#-->\n", Err(Outcome::NotesInvalid)),
+            ("#<!--#user-data secrets=\n#x\n#-->\n", Err(Outcome::SetNameInvalid)),
             ("#<!--#user-data secret=worker\n#x\n#-->\n", Err(Outcome::NotesInvalid)),
             ("#<!--#user-data encoding=base64\n#?\n#-->\n", Err(Outcome::NotesInvalid)),
             ("#<!--#user-data\n#x\n", Err(Outcome::NotesInvalid)),
             ("#<!--#user-data\n#x\n#-->\n#<!--#user-data\n#y\n#-->\n", Err(Outcome::NotesInvalid)),
         ] {
             let vm = vm(config);
-            let got = user_data(&vm, &Site::default());
+            let got = user_data(&vm, &Site::default(), None);
             let lacks = matches!(&got, Ok(text) if text.is_empty());
             assert_ne!(has_user_data(&vm, &Site::default()), lacks, "{config}");
             assert_eq!(got.as_deref().map_err(Fault::outcome), expected.map(str::as_bytes), "{config}");
@@ -134,7 +143,7 @@ mod tests {
     fn the_bytes_are_the_inventorys_own() {
         let vm = vm("#<!--#user-data\n##cloud-config\n#-->\n");
         let Some(Ok(UserData { text, .. })) = &vm.notes.user_data else { panic!("there is a block") };
-        let bytes = user_data(&vm, &Site::default()).unwrap();
+        let bytes = user_data(&vm, &Site::default(), None).unwrap();
         assert_eq!(bytes.as_ptr(), text.as_ptr());
         // And they outlive a change of the VM.
         drop(vm);
@@ -144,15 +153,15 @@ mod tests {
     #[test]
     fn options_speak_where_there_is_no_block() {
         let options = "ciuser: ops\nname: web\n";
-        let made = user_data(&vm(options), &Site::default()).unwrap();
+        let made = user_data(&vm(options), &Site::default(), None).unwrap();
         assert!(made.starts_with(b"#cloud-config\n") && made.windows(11).any(|part| part == b"user: \"ops\""));
         let off = Site { cloudinit: false, ..Site::default() };
-        assert_eq!(user_data(&vm(options), &off).unwrap(), "");
+        assert_eq!(user_data(&vm(options), &off, None).unwrap(), "");
         assert!(has_user_data(&vm(options), &Site::default()) && !has_user_data(&vm(options), &off));
         let block = vm(&format!("{options}#<!--#user-data\n#-->\n"));
-        assert_eq!(user_data(&block, &Site::default()).unwrap(), "");
+        assert_eq!(user_data(&block, &Site::default(), None).unwrap(), "");
         let broken = vm(&format!("{options}#<!--#user-data\n"));
-        assert_eq!(user_data(&broken, &Site::default()).unwrap_err().outcome(), Outcome::NotesInvalid);
+        assert_eq!(user_data(&broken, &Site::default(), None).unwrap_err().outcome(), Outcome::NotesInvalid);
     }
 
     #[test]

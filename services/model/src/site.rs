@@ -16,11 +16,13 @@ pub struct Site {
     pub dns: Arc<Dns>,
     /// The node's files of vendor data.
     pub vendor: Arc<Files>,
+    /// User data is rendered with its secrets (`secrets.enabled`).
+    pub secrets: bool,
 }
 
 impl Default for Site {
     fn default() -> Self {
-        Self { cloudinit: true, dns: Arc::default(), vendor: Arc::default() }
+        Self { cloudinit: true, dns: Arc::default(), vendor: Arc::default(), secrets: false }
     }
 }
 

@@ -21,6 +21,8 @@ words! {
         Node => "node",
         /// The node's own files and the block, joined.
         Both => "both",
+        /// The block in the Notes, with secrets of the store in it.
+        Rendered => "rendered",
         /// Proxmox's own cloud-init options.
         Options => "options",
         /// What every VM gets of which nothing is said.
@@ -76,7 +78,7 @@ fn written(vm: &Vm, pool: Option<&PoolId>, site: &Site) -> [Origin; 4] {
     let otherwise = if options { Source::Options } else { Source::Empty };
     let mut user_data = Origin::of("user-data", notes.user_data.as_ref(), refused, otherwise);
     if matches!(&notes.user_data, Some(Ok(block)) if block.secrets.is_some()) {
-        user_data.source = refused;
+        user_data.source = if site.secrets { Source::Rendered } else { refused };
     }
     let mut vendor_data = Origin::of("vendor-data", notes.vendor_data.as_ref(), refused, Source::Empty);
     if site.vendor.of(vm, pool).next().is_some() {

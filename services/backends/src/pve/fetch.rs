@@ -41,11 +41,13 @@ impl Fresh {
     pub(super) fn read(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Self>, String> {
         let bytes = files::read(&listed.path(vmid)).map_err(|error| chain(&error))?;
         let digest = Digest::of(&bytes);
-        if known == Some(digest) {
-            return Ok(None);
-        }
+        if known == Some(digest) { Ok(None) } else { Self::of(vmid, listed, &bytes).map(Some) }
+    }
+
+    /// Parses one.
+    pub(super) fn of(vmid: VmId, listed: &Listed, bytes: &[u8]) -> Result<Self, String> {
         // Whoever may edit one VM's Notes chooses these bytes; no choice may stop the others from being read.
-        let parsed = panic::catch_unwind(|| conf::parse(vmid, &bytes));
+        let parsed = panic::catch_unwind(|| conf::parse(vmid, bytes));
         let parsed = parsed.map_err(|_| String::from("the parser failed"))?;
         let record = Record {
             ready: parsed.is_ready(),
@@ -53,17 +55,17 @@ impl Fresh {
             vm: Arc::new(parsed.vm),
             owner: Arc::clone(&listed.place.owner),
             path: listed.path(vmid).into(),
-            digest,
+            digest: Digest::of(bytes),
             pool: None,
             stale: false,
         };
-        Ok(Some(Self {
+        Ok(Self {
             record,
-            outline: Outline::of(options(&bytes)),
+            outline: Outline::of(options(bytes)),
             blank: bytes.trim_ascii().is_empty(),
             ended: bytes.ends_with(b"\n"),
             stray_line: parsed.stray_line,
-        }))
+        })
     }
 
     /// By what it is known to be half of something, whatever stood there before.

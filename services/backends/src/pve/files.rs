@@ -106,6 +106,11 @@ impl Tree {
         Self { dir, node: node.into() }
     }
 
+    /// Where it is.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// What `.version` counts. `None`: nobody counts, or it cannot be read now.
     pub(super) fn counts(&self) -> Option<Counts> {
         self.status(".version", |bytes| serde_json::from_slice(bytes).ok()).ok()

@@ -173,7 +173,7 @@ impl<T: Default + PartialEq> Follow<T> {
 }
 
 /// By what a file is known to be half. Both consist of `word:…` and, in one of them, of remarks.
-fn flaw(bytes: &[u8]) -> Option<Sign> {
+pub(super) fn flaw(bytes: &[u8]) -> Option<Sign> {
     let is_stray = |line: &&[u8]| {
         let line = line.trim_ascii();
         !line.is_empty() && !line.starts_with(b"#") && !line.contains(&b':')

@@ -25,6 +25,7 @@ use pve_imds_model::vm::{Vm, VmId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::again::Again;
 use super::unread::{File, Trouble, Unread};
 use crate::keys::{NodeKeys, ServingKeys, TokenKeys};
 use crate::resolver::Resolver;
@@ -156,6 +157,7 @@ pub struct Inventory {
     keys: NodeKeys,
     tokens: TokenKeys,
     serving: ServingKeys,
+    again: Option<Again>,
 }
 
 /// Everything at one moment.
@@ -238,7 +240,18 @@ impl Inventory {
             keys: NodeKeys::default(),
             tokens: TokenKeys::default(),
             serving: ServingKeys::default(),
+            again: None,
         }
+    }
+
+    /// The same, of a tree that can be read again for a request.
+    pub(super) fn reading(self, again: Again) -> Self {
+        Self { again: Some(again), ..self }
+    }
+
+    /// Reads the tree again.
+    pub(super) fn reader(&self) -> Option<&Again> {
+        self.again.as_ref()
     }
 
     /// What is known about a VM.

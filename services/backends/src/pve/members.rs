@@ -30,6 +30,9 @@ pub(super) struct Members {
 #[derive(Debug, PartialEq, Deserialize)]
 struct Cluster {
     name: String,
+    /// 1: its majority is here. Proxmox always says; whoever does not has none.
+    #[serde(default)]
+    quorate: u8,
 }
 
 impl Members {
@@ -53,6 +56,11 @@ impl Members {
     /// What the cluster is called; a lone node is in none.
     pub(super) fn cluster(&self) -> Option<&str> {
         self.cluster.as_ref().map(|cluster| &*cluster.name)
+    }
+
+    /// Whether the node that says so is part of the cluster's majority; a lone node is.
+    pub(super) fn is_quorate(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.quorate != 0)
     }
 
     /// Whether the cluster has such a node.

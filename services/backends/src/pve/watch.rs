@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tracing::field::display;
 use tracing::{debug, error, info, warn};
 
+use super::again::Again;
 use super::files::Tree;
 use super::hints::Hints;
 use super::inventory::{Inventory, Record, Settings};
@@ -81,7 +82,8 @@ impl Inventory {
         let (wake, wakes) = channel();
         let ask = wake.clone();
         // Comes back as an error once nobody follows.
-        let inventory = Arc::new(Self::new(move || _ = ask.send(Wake::Touched(None))));
+        let inventory = Self::new(move || _ = ask.send(Wake::Touched(None)));
+        let inventory = Arc::new(inventory.reading(Again::new(dir.clone(), &node)));
         let (order, orders) = channel();
         let (ready, opened) = channel();
 

@@ -248,6 +248,7 @@ mod tests {
             site: Site::default(),
             emulation: Emulation::Auto,
             entered: &Entered::default(),
+            rendered: None,
         };
         let mut found = Vec::new();
         meta_data(&subject).walk("", &mut |path, value| found.push(format!("{path}: {value}")));

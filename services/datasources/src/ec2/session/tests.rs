@@ -34,7 +34,8 @@ fn at(now: u64) -> Clock {
 fn token(vm: &Arc<Vm>, node: &str, keys: &NodeKeys) -> Vec<u8> {
     let (site, emulation) = (Site::default(), Emulation::Auto);
     let entered = Entered::default();
-    let subject = Subject { vm, link: None, nic: None, pool: None, node, site, emulation, entered: &entered };
+    let subject =
+        Subject { vm, link: None, nic: None, pool: None, node, site, emulation, entered: &entered, rendered: None };
     seal(&subject, &Pass::new(vm, Ttl::parse("60").unwrap(), 1000), keys).unwrap().into_bytes()
 }
 
