@@ -27,7 +27,8 @@ const MAX_SETS: usize = 1024;
 const MAX_BYTES: usize = 16 << 20;
 
 /// A set's flight begins in one of these at most.
-const SECOND: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_nanos(SECOND_NANOS);
+const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Between two flights of any sets while the store fails for all of them.
 const OUTAGE: Duration = Duration::from_millis(125);
@@ -166,11 +167,10 @@ impl Shelf {
 
     /// When the set's clock begins its next second.
     fn next_second(&self, path: &SecretPath, now: Instant) -> Instant {
-        let second = SECOND.as_nanos() as u64;
-        let stands = self.clocks.hash_one(path) % second;
+        let stands = self.clocks.hash_one(path) % SECOND_NANOS;
         let runs = u64::try_from((now - self.begun).as_nanos()).unwrap_or(u64::MAX);
-        let into = runs.saturating_add(stands) % second;
-        now + Duration::from_nanos(second - into)
+        let into = runs.saturating_add(stands) % SECOND_NANOS;
+        now + Duration::from_nanos(SECOND_NANOS - into)
     }
 
     fn make_room(&mut self) {
