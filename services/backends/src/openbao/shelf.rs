@@ -26,9 +26,8 @@ const MAX_SETS: usize = 1024;
 /// Bytes of the values that are kept.
 const MAX_BYTES: usize = 16 << 20;
 
-/// A set's flight begins in one of these at most.
-const SECOND: Duration = Duration::from_nanos(SECOND_NANOS);
-const SECOND_NANOS: u64 = 1_000_000_000;
+/// Nanoseconds, in which one flight of a set begins at most.
+const SECOND: u64 = 1_000_000_000;
 
 /// Between two flights of any sets while the store fails for all of them.
 const OUTAGE: Duration = Duration::from_millis(125);
@@ -167,10 +166,10 @@ impl Shelf {
 
     /// When the set's clock begins its next second.
     fn next_second(&self, path: &SecretPath, now: Instant) -> Instant {
-        let stands = self.clocks.hash_one(path) % SECOND_NANOS;
+        let stands = self.clocks.hash_one(path) % SECOND;
         let runs = u64::try_from((now - self.begun).as_nanos()).unwrap_or(u64::MAX);
-        let into = runs.saturating_add(stands) % SECOND_NANOS;
-        now + Duration::from_nanos(SECOND_NANOS - into)
+        let into = runs.saturating_add(stands) % SECOND;
+        now + Duration::from_nanos(SECOND - into)
     }
 
     fn make_room(&mut self) {

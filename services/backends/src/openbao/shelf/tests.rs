@@ -95,7 +95,7 @@ fn sets_that_fail_together_are_not_asked_for_together() {
     let mut seconds = Vec::new();
     for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         seconds.push(shelf.next_second(&path(name), begun) - begun);
-        assert!(seconds.last().is_some_and(|second| *second <= SECOND && !second.is_zero()));
+        assert!(seconds.last().is_some_and(|second| *second <= Duration::from_nanos(SECOND) && !second.is_zero()));
     }
     seconds.sort_unstable();
     seconds.dedup();
