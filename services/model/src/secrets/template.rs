@@ -163,7 +163,8 @@ mod tests {
             "x y.z/ü" => Some("odd"),
             _ => None,
         };
-        let filled = Template::parse(text.as_bytes()).fill(1 << 20, |field| value(field).ok_or_else(|| field.0.clone()));
+        let filled =
+            Template::parse(text.as_bytes()).fill(1 << 20, |field| value(field).ok_or_else(|| field.0.clone()));
         filled.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).map_err(|unfilled| match unfilled {
             Unfilled::Value(field) => field,
             Unfilled::Overflow(overflow) => panic!("{overflow}"),
