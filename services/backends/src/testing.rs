@@ -29,6 +29,8 @@ use tempfile::TempDir;
 
 use crate::pve::Settings;
 
+pub mod store;
+
 /// A tree like `/etc/pve`; gone when dropped. `vmid`s are plain numbers, because names that are no VMID are tried too.
 #[derive(Debug)]
 pub struct PveTree {
