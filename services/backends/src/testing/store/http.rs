@@ -46,7 +46,9 @@ impl<S: Read + Write> Wire<S> {
             if let Some(end) = self.read.windows(4).position(|end| end == b"\r\n\r\n") {
                 break end;
             }
-            if self.read.len() > MAX_HEAD {
+            // What begins otherwise may have no line at all: TLS, say.
+            let is_none = self.read.first().is_some_and(|first| !first.is_ascii_uppercase());
+            if is_none || self.read.len() > MAX_HEAD {
                 return Ok(Some(Question::Bad));
             }
             if !self.more()? {
