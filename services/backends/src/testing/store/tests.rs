@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Instant;
 
-use openssl::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode};
+use openssl::ssl::{Ssl, SslContext, SslMethod, SslStream, SslVerifyMode};
 use openssl::x509::X509;
 use serde_json::{Value, json};
 
@@ -41,10 +41,16 @@ fn tcp(store: &Store) -> TcpStream {
 }
 
 fn shake(store: &Store, authority: &Authority, name: &str) -> Result<Tls, String> {
-    let mut builder = SslConnector::builder(SslMethod::tls_client()).unwrap();
-    builder.set_verify(SslVerifyMode::PEER);
-    builder.cert_store_mut().add_cert(X509::from_pem(&authority.pem()).unwrap()).unwrap();
-    builder.build().connect(name, tcp(store)).map_err(|error| error.to_string())
+    // No connector: that reads all of the system's certificates.
+    let mut context = SslContext::builder(SslMethod::tls_client()).unwrap();
+    context.set_verify(SslVerifyMode::PEER);
+    context.cert_store_mut().add_cert(X509::from_pem(&authority.pem()).unwrap()).unwrap();
+    let mut ssl = Ssl::new(&context.build()).unwrap();
+    match name.parse() {
+        Ok(ip) => ssl.param_mut().set_ip(ip).unwrap(),
+        Err(_) => ssl.param_mut().set_host(name).unwrap(),
+    }
+    ssl.connect(tcp(store)).map_err(|error| error.to_string())
 }
 
 fn connect(store: &Store, authority: &Authority) -> Tls {
