@@ -76,8 +76,11 @@ pub struct View {
     #[arg(short, long)]
     pub include: bool,
     /// Say where each of the VM's answers comes from, instead of answering
-    #[arg(long, conflicts_with_all = ["path", "include"])]
+    #[arg(long, conflicts_with_all = ["path", "include", "reveal"])]
     pub sources: bool,
+    /// Print secrets as the VM gets them, and not REDACTED in their place
+    #[arg(long)]
+    pub reveal: bool,
     /// Ask on this NIC [default: the VM's first]
     #[arg(long, value_name = "N")]
     pub nic: Option<u8>,

@@ -1,4 +1,8 @@
 //! `view`: the answer a VM would get, through the real stack, in this process.
+//!
+//! In come a VM and a path; out goes the answer, with a word in the place of each secret unless they are to be revealed.
+//! Whether there is an answer is decided with the secrets either way, so the store is asked for both. Refused: to say
+//! anything of a secret on standard error.
 
 use std::fs;
 use std::io::{Write, stderr, stdout};
@@ -7,7 +11,8 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, bail};
 use http::{HeaderValue, Request};
 use http_body_util::BodyExt;
-use pve_imds_datasources::Passwords;
+use pve_imds_datasources::backends::secrets::Secrets;
+use pve_imds_datasources::{Router, Settings};
 use pve_imds_middleware::empty;
 use pve_imds_model::conf::{Reason, Warning};
 use pve_imds_model::endpoint::{Endpoint, Family};
@@ -64,8 +69,9 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     // There is no interface, so none of this kernel's indexes is right.
     let link = Link { tap: TapName { vmid, nic }, index: 0, since: 0 };
     let rule = Admission::new(inventory.clone(), checked.exclude.clone()).rule(link);
+    let settings = app::settings(checked, &inventory);
     if view.sources {
-        return sources::print(&record, checked, &app::settings(checked, &inventory).site(), rule.as_ref());
+        return sources::print(&record, checked, &settings.site(), rule.as_ref());
     }
     if let Some(rule) = rule {
         writeln!(
@@ -74,7 +80,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         )?;
     }
     let unknown = inventory.find(link).err();
-    let router = app::router(checked, &inventory, &Passwords::default());
+    let router = Router::new(if view.reveal { settings } else { redacted(settings) });
     let node = Node::new(inventory, app::rules(checked), checked.emulation);
     // As the NIC itself would ask, where a policy wants to know.
     let mac = record.vm.nic(nic).and_then(Nic::address).unwrap_or_default();
@@ -127,9 +133,15 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
         (None, Outcome::NotFound, None) => ": nothing is served there".to_owned(),
         (None, Outcome::VmExcluded, _) => ": its policy says `enabled: false`".to_owned(),
         (None, Outcome::NodeKeyUnreadable, _) => format!(": {}", keyless(checked)),
+        (None, outcome, _) if outcome.is_of_secrets() => format!(": `pve-imds doctor {vmid}` says why"),
         (None, ..) => String::new(),
     };
     bail!("VM {vmid} would get {} for {path} on net{nic}: {outcome}{why}", head.status);
+}
+
+/// The same, with nothing in it of what is secret.
+fn redacted(settings: Settings) -> Settings {
+    Settings { secrets: settings.secrets.map(Secrets::redacted), ..settings }
 }
 
 /// Which key there is not, and how it is mended.

@@ -10,6 +10,7 @@ mod bounds;
 mod burdens;
 mod commands;
 mod properties;
+mod secrets;
 mod stack;
 mod support;
 mod tokens;

@@ -239,8 +239,11 @@ impl Secrets {
     /// # Errors
     /// [`RenderError::FieldMissing`], [`RenderError::FieldNotString`], [`RenderError::Overflow`]
     pub fn fill(&self, template: &Template<'_>, set: &SecretSet) -> Result<Document, RenderError> {
-        let shown = |value| if self.shown { value } else { REDACTED };
-        let filled = template.fill(MAX_DOCUMENT, |field| text(set, field).map(shown));
+        let mut filled = template.fill(MAX_DOCUMENT, |field| text(set, field));
+        // Only then: whether it can be had at all is up to the values.
+        if !self.shown && filled.is_ok() {
+            filled = template.fill(MAX_DOCUMENT, |field| text(set, field).map(|_| REDACTED));
+        }
         filled.map(Document).map_err(|unfilled| match unfilled {
             Unfilled::Value(error) => error,
             Unfilled::Overflow(overflow) => overflow.into(),

@@ -114,6 +114,33 @@ outcomes! {
     Panic => "panic", 500;
 }
 
+impl Outcome {
+    /// Whether it says what keeps secrets from user data: one of the words for which there is more to know than who asks.
+    #[must_use]
+    pub const fn is_of_secrets(self) -> bool {
+        matches!(
+            self,
+            Self::SecretsDisabled
+                | Self::SetNameInvalid
+                | Self::ScopeUnreadable
+                | Self::NoQuorum
+                | Self::VmNotInPool
+                | Self::TagMissing
+                | Self::TagAmbiguous
+                | Self::TagNotRegistered
+                | Self::TagPolicyUnsafe
+                | Self::ScopeInvalid
+                | Self::TokenUnreadable
+                | Self::SecretFetchFailed
+                | Self::SecretDenied
+                | Self::SetMissing
+                | Self::FieldMissing
+                | Self::FieldNotString
+                | Self::DocumentTooLarge
+        )
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
