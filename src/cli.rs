@@ -42,6 +42,9 @@ pub enum Command {
     Config(ConfigCommand),
     /// Print what a VM would get, byte for byte, through the whole stack; needs no daemon
     View(View),
+    /// Say what keeps secrets from a VM's user data: each link of the chain, up to the first that is broken, and its mend;
+    /// needs no daemon
+    Doctor(Doctor),
     /// Print a VM's configuration as it is understood, as JSON
     Inspect(Inspect),
     /// Print the key set that identity tokens are checked with, as JSON; needs no daemon
@@ -84,6 +87,16 @@ pub struct View {
     /// Ask on this NIC [default: the VM's first]
     #[arg(long, value_name = "N")]
     pub nic: Option<u8>,
+}
+
+/// `doctor`
+#[derive(Debug, clap::Args)]
+pub struct Doctor {
+    /// Which VM, by its VMID
+    pub vmid: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `inspect`

@@ -1,6 +1,7 @@
 //! What each command does, one file each.
 
 mod config;
+mod doctor;
 mod guard;
 mod inspect;
 mod jwks;
@@ -47,6 +48,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Check) => config::check(&load()?.whole()?),
         Command::Config(ConfigCommand::Show) => config::show(&load()?.whole()?),
         Command::View(view) => view::run(&in_part(load()?)?, &view),
+        Command::Doctor(doctor) => doctor::run(&in_part(load()?)?, &doctor),
         Command::Inspect(inspect) => inspect::run(load(), &inspect),
         Command::Jwks => jwks::run(&load()?.checked),
         Command::Password(password) => password::run(vmid(&password.vmid)?),

@@ -68,6 +68,9 @@ fn usage_and_configuration_errors_end_with_64_and_name_the_key() {
         ("", &["view", "100", "/a b"], "/a b"),
         ("", &["view", "100", "--nic", "net0"], "net0"),
         ("", &["inspect", "99"], "99 is no VMID"),
+        ("", &["doctor"], "VMID"),
+        ("", &["doctor", "99"], "99 is no VMID"),
+        (NO_TREE, &["doctor", "100"], "pve_dir: there is no directory /nonexistent"),
         ("", &["password"], "VMID"),
         ("", &["password", "99"], "99 is no VMID"),
         ("vendor_data: {dir: /nonexistent}", &["config", "check"], "vendor_data.dir: cannot read /nonexistent"),
@@ -478,6 +481,7 @@ fn what_is_not_found_ends_with_1() {
         (&["inspect", "/dev/zero"], "cannot read /dev/zero: larger than 1 MiB, which no configuration is"),
         (&["inspect", "100"], "is pve-cluster running?"),
         (&["view", "100"], "is pve-cluster running?"),
+        (&["doctor", "100"], "is pve-cluster running?"),
         (&["guard", "status", "--pin-dir", "/nonexistent"], "mount -t bpf -o mode=0700 bpf"),
         (&["guard", "remove", "--pin-dir", "/nonexistent"], "mount -t bpf -o mode=0700 bpf"),
     ] {
