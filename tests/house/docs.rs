@@ -31,6 +31,11 @@ const BOUNDS: &[&str] = &[
     "middleware/src/bounds.rs",
     "services/datasources/src/held.rs",
     "services/datasources/src/weighing.rs",
+    "services/backends/src/openbao.rs",
+    "services/backends/src/openbao/credentials.rs",
+    "services/backends/src/openbao/shelf.rs",
+    "services/backends/src/openbao/store.rs",
+    "services/backends/src/secrets.rs",
 ];
 
 fn text(path: &str) -> String {
@@ -112,7 +117,11 @@ fn bounds() -> BTreeMap<String, String> {
         for line in text(path).lines() {
             let Some((_, declared)) = line.split_once("const ") else { continue };
             let (name, rest) = declared.split_once(": ").unwrap();
-            let value = rest.split_once(" = ").unwrap().1.trim_end_matches(';');
+            let (kind, value) = rest.trim_end_matches(';').split_once(" = ").unwrap();
+            // Words stand beside them.
+            if matches!(kind, "&str" | "HeaderName") {
+                continue;
+            }
             let before = found.insert(name.to_owned(), spoken(value));
             assert!(before.is_none(), "{name} is the name of two bounds");
         }
@@ -129,7 +138,7 @@ fn spoken(expression: &str) -> String {
     if let Some(millis) = inner("Duration::from_millis(") {
         return format!("{millis} ms");
     }
-    let number = inner("NonZeroU32::new(").unwrap_or(expression);
+    let number = inner("NonZeroU32::new(").unwrap_or(expression).replace('_', "");
     let value: u64 = match number.split_once(" << ") {
         Some((value, shift)) => value.parse::<u64>().unwrap() << shift.parse::<u32>().unwrap(),
         None => number.split(" * ").map(|factor| factor.parse::<u64>().unwrap()).product(),
@@ -200,7 +209,7 @@ fn labels(cell: &str) -> BTreeMap<String, Option<BTreeSet<String>>> {
     let words = |name: &str| match name {
         // Words that are not ours to list.
         "version" | "vmid" => None,
-        "outcome" => Some(table("Outcomes").into_keys().collect()),
+        "outcome" if listed.is_empty() => Some(table("Outcomes").into_keys().collect()),
         "code" => Some(table("Outcomes").into_values().map(|cells| cells[0][..3].to_owned()).collect()),
         "endpoint" => {
             let readme = text(README);
