@@ -33,7 +33,8 @@ impl Stage {
         let mut tree = PveTree::cluster("pve1").unwrap();
         tree.put(106, &config(NOTES, "pve-imds-lab")).unwrap();
         tree.put_file("user.cfg", "pool:lab::106:\n").unwrap();
-        tree.put_file("datacenter.cfg", "user-tag-access: user-allow=existing\nregistered-tags: pve-imds-lab\n").unwrap();
+        tree.put_file("datacenter.cfg", "user-tag-access: user-allow=existing\nregistered-tags: pve-imds-lab\n")
+            .unwrap();
         // It looks once; everything that is seen later was read anew.
         let settings = TreeSettings { poll: Duration::from_secs(3600), events: false, ..tree.settings() };
         let (inventory, watcher) = Inventory::open(settings).unwrap();
@@ -41,7 +42,10 @@ impl Stage {
         let store = Store::start(&authority).unwrap();
         store.token(TOKEN, &["kv/data/pve-imds/*"]);
         for scope in ["pools", "tags"] {
-            store.put(&format!("kv/data/pve-imds/{scope}/lab/worker"), json!({ "a": "canary", "n": 1, "{{ secret \"a\" }}": "x" }));
+            store.put(
+                &format!("kv/data/pve-imds/{scope}/lab/worker"),
+                json!({ "a": "canary", "n": 1, "{{ secret \"a\" }}": "x" }),
+            );
         }
         fs::write(files.path().join("token"), TOKEN).unwrap();
         fs::write(files.path().join("ca.pem"), authority.pem()).unwrap();
@@ -122,23 +126,44 @@ async fn each_outcome_has_its_row() {
         (
             POOLS,
             |it| {
-                let members = r#"{"nodename":"pve1","version":1,"cluster":{"name":"x","version":1,"nodes":3,"quorate":0}}"#;
+                let members =
+                    r#"{"nodename":"pve1","version":1,"cluster":{"name":"x","version":1,"nodes":3,"quorate":0}}"#;
                 fs::write(it.tree.path().join(".members"), members).unwrap();
             },
             Err("no_quorum"),
             "- / worker",
         ),
         (POOLS, |it| it.tree.put_file("user.cfg", "pool:lab::107:\n").unwrap(), Err("vm_not_in_pool"), "- / worker"),
-        (POOLS, |it| it.tree.put_file("user.cfg", "pool:lab/..::106:\n").unwrap(), Err("scope_invalid"), "pool lab/.. / worker"),
-        (POOLS, |it| it.tree.put_file("user.cfg", "pool:other::106:\n").unwrap(), Err("set_missing"), "pool other / worker"),
+        (
+            POOLS,
+            |it| it.tree.put_file("user.cfg", "pool:lab/..::106:\n").unwrap(),
+            Err("scope_invalid"),
+            "pool lab/.. / worker",
+        ),
+        (
+            POOLS,
+            |it| it.tree.put_file("user.cfg", "pool:other::106:\n").unwrap(),
+            Err("set_missing"),
+            "pool other / worker",
+        ),
         (TAGS, |it| it.tags("other"), Err("tag_missing"), "- / worker"),
         (TAGS, |it| it.tags("pve-imds-lab;pve-imds-b"), Err("tag_ambiguous"), "- / worker"),
         (TAGS, |it| it.tags("pve-imds-b"), Err("tag_not_registered"), "- / worker"),
         (TAGS, |it| it.settings("registered-tags: pve-imds-lab\n"), Err("tag_policy_unsafe"), "- / worker"),
         (TAGS, |it| it.settings("user-tag-access: user-allow=existing\n"), Err("tag_not_registered"), "- / worker"),
-        (TAGS, |it| it.settings("tag-style: case-sensitive=1\nregistered-tags: pve-imds-lab\n"), WHOLE, "tag lab / worker"),
+        (
+            TAGS,
+            |it| it.settings("tag-style: case-sensitive=1\nregistered-tags: pve-imds-lab\n"),
+            WHOLE,
+            "tag lab / worker",
+        ),
         // The store.
-        (POOLS, |it| fs::remove_file(it.files.path().join("token")).unwrap(), Err("token_unreadable"), "pool lab / worker"),
+        (
+            POOLS,
+            |it| fs::remove_file(it.files.path().join("token")).unwrap(),
+            Err("token_unreadable"),
+            "pool lab / worker",
+        ),
         (POOLS, |it| it.store.fail(Fails::Status(500)), Err("secret_fetch_failed"), "pool lab / worker"),
         (POOLS, |it| it.store.stop(), Err("secret_fetch_failed"), "pool lab / worker"),
         (POOLS, |it| it.store.fail(Fails::SilentAfterRequest), Err("secret_fetch_failed"), "pool lab / worker"),
@@ -159,7 +184,12 @@ async fn each_outcome_has_its_row() {
             "pool lab / worker",
         ),
         // Values are put in as they are.
-        (POOLS, |it| it.put(json!({ "a": "{{ secret \"a\" }}\n\u{fc}" })), Ok("#cloud-config\na: {{ secret \"a\" }}\n\u{fc}"), "pool lab / worker"),
+        (
+            POOLS,
+            |it| it.put(json!({ "a": "{{ secret \"a\" }}\n\u{fc}" })),
+            Ok("#cloud-config\na: {{ secret \"a\" }}\n\u{fc}"),
+            "pool lab / worker",
+        ),
         (POOLS, |it| it.put(json!({ "a": "" })), Ok("#cloud-config\na: "), "pool lab / worker"),
     ] {
         let mut stage = Stage::new(path);
