@@ -72,8 +72,8 @@ impl Stage {
         assert!(!shown.contains("canary"), "{shown}");
         let looked_for = format!(
             "{} / {}",
-            rendering.scope.map_or("-".to_owned(), |scope| scope.to_string()),
-            rendering.set.map_or("-".to_owned(), |set| set.to_string())
+            rendering.scope.map_or_else(|| "-".to_owned(), |scope| scope.to_string()),
+            rendering.set.map_or_else(|| "-".to_owned(), |set| set.to_string())
         );
         let document = rendering.document.map_err(|error| {
             let told = format!("{error} {}", error.mend());
