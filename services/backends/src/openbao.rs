@@ -206,3 +206,6 @@ async fn land(mut landing: watch::Receiver<Option<Landed>>) -> Landed {
     let landed = landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
     landed.unwrap_or_else(|| Err(Arc::new(FetchError::Failed(Failure::Broke))))
 }
+
+#[cfg(test)]
+mod tests;

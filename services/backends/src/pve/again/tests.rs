@@ -40,7 +40,7 @@ async fn seen(inventory: &Inventory) -> String {
         Ok(Seen { vm, pool, datacenter, quorum }) => format!(
             "{} in {} of {} {quorum:?}",
             vm.tags.join(";"),
-            pool.map_or("none".to_owned(), |pool| pool.to_string()),
+            pool.map_or_else(|| "none".to_owned(), |pool| pool.to_string()),
             datacenter.registered_tags.join(";"),
         ),
         Err(unseen) => unseen.to_string(),
