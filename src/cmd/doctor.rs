@@ -6,18 +6,18 @@
 
 mod reader;
 
+use std::fmt;
 use std::io::{Write, stderr, stdout};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-use pve_imds_datasources::backends::openbao::{FetchError, SecretSet, TOTAL, check_token};
+use anyhow::{Context, bail};
+use pve_imds_datasources::backends::openbao::{FetchError, TOTAL, check_token};
 use pve_imds_datasources::backends::pve::{Inventory, Quorum, Record, Seen};
-use pve_imds_datasources::backends::secrets::{RenderError, Secrets, Wanted, wanted};
+use pve_imds_datasources::backends::secrets::{RenderError, Secrets, wanted};
 use pve_imds_model::fault::Outcome;
 use pve_imds_model::notes::UserData;
-use pve_imds_model::secrets::{Scope, SecretPath, Template};
+use pve_imds_model::secrets::{Scope, Template};
 use pve_imds_model::vm::{Vm, VmId};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
@@ -46,45 +46,39 @@ enum Link {
 }
 
 /// Whether it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
     Ok,
     /// It does, or may; something about it is odd.
-    Warn,
-    Fail,
+    Warn {
+        mend: String,
+    },
+    Fail {
+        outcome: Outcome,
+        mend: String,
+    },
 }
 
 /// What there is to say of a link.
 #[derive(Debug)]
 struct Finding {
     link: Link,
-    status: Status,
+    verdict: Verdict,
     detail: String,
-    outcome: Option<Outcome>,
-    mend: Option<String>,
 }
 
-/// Why a link is broken.
+/// Where the chain ends, and why.
 #[derive(Debug)]
 struct Broken {
+    link: Link,
     outcome: Outcome,
     reason: String,
     mend: String,
 }
 
-/// Tells of each link as it is tried.
-struct Report {
-    as_json: bool,
-    findings: Vec<Finding>,
-}
-
-/// Everything that the chain is tried with.
-struct Patient<'c> {
-    secrets: Secrets,
-    store: &'c SecretStore,
-    vmid: VmId,
-    record: Record,
-}
+/// Of the links so far.
+#[derive(Debug, Default)]
+struct Findings(Vec<Finding>);
 
 pub(super) fn run(checked: &Checked, doctor: &Doctor) -> anyhow::Result<()> {
     let vmid = vmid(&doctor.vmid)?;
@@ -96,76 +90,68 @@ pub(super) fn run(checked: &Checked, doctor: &Doctor) -> anyhow::Result<()> {
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let mut report = Report { as_json: doctor.json, findings: Vec::new() };
-    let examined = runtime.block_on(examine(checked, &inventory, vmid, record, &mut report));
+    let mut findings = Findings::default();
+    let examined = runtime.block_on(examine(checked, &inventory, vmid, &record, &mut findings));
     // What hangs in a file system is left to itself.
     runtime.shutdown_background();
-    report.end()?;
-    match examined? {
-        Ok(()) => Ok(()),
-        Err(Broken { outcome, reason, .. }) => anyhow::bail!("VM {vmid}: {outcome}: {reason}"),
-    }
-}
-
-/// The outer error: nobody takes the report.
-type Examined<T> = anyhow::Result<Result<T, Broken>>;
-
-/// Goes on with what a link has brought, or ends with what is broken.
-macro_rules! hold {
-    ($report:expr, $link:expr, $tried:expr) => {
-        match $tried {
-            Ok(brought) => brought,
-            Err(broken) => return $report.end_at($link, broken),
-        }
-    };
+    let Err(broken) = examined else { return findings.print(doctor.json) };
+    let said = format!("VM {vmid}: {}: {}", broken.outcome, broken.reason);
+    findings.0.push(broken.into());
+    findings.print(doctor.json)?;
+    bail!(said)
 }
 
 async fn examine(
     checked: &Checked,
     inventory: &Arc<Inventory>,
     vmid: VmId,
-    record: Record,
-    report: &mut Report,
-) -> Examined<()> {
+    record: &Record,
+    findings: &mut Findings,
+) -> Result<(), Broken> {
+    let file = record.path.display();
     if asks_for_none(&record.vm) {
-        let file = record.path.display();
-        report.ok(Link::Notes, format!("{file}: its user data asks for no secrets"))?;
-        return Ok(Ok(()));
+        findings.ok(Link::Notes, format!("{file}: its user data asks for no secrets"));
+        return Ok(());
     }
     let (Some(secrets), Some(store)) = (app::settings(checked, inventory).secrets, &checked.secrets) else {
-        let disabled = Broken::disabled();
-        // A broken block is one whether or not there are secrets.
-        if let Err(error) = wanted(&record.vm) {
-            report.warn(Link::Config, disabled.reason, disabled.mend)?;
-            return report.end_at(Link::Notes, error);
-        }
-        return report.end_at(Link::Config, disabled);
+        return Err(disabled(&record.vm, findings));
     };
-    report.ok(Link::Config, format!("secrets.enabled is set; the store is {}", store.settings.address))?;
-    let patient = Patient { secrets, store, vmid, record };
-    let seen = hold!(report, Link::Notes, patient.look().await);
-    let block = hold!(report, Link::Notes, wanted(&seen.vm));
+    let address = &store.settings.address;
+    findings.ok(Link::Config, format!("secrets.enabled is set; the store is {address}"));
+
+    let seen = look(&secrets, vmid).await.map_err(Link::Notes.broken())?;
+    let block = wanted(&seen.vm).map_err(Link::Notes.broken())?;
     let template = Template::parse(block.text);
-    patient.tell_notes(&block, &template, report)?;
-    let scope = match patient.secrets.scope(&seen) {
-        Err(error @ RenderError::NoQuorum) => return report.end_at(Link::Quorum, error),
+    let fields = template.fields().len();
+    match fields {
+        0 => findings.warn(
+            Link::Notes,
+            format!("{file}: secrets={}, and no place for any field", block.set),
+            "write {{ secret \"<field>\" }} where a field belongs, or leave secrets= out",
+        ),
+        _ => findings.ok(Link::Notes, format!("{file}: secrets={}, fields: {fields}", block.set)),
+    }
+
+    let scope = match secrets.scope(&seen) {
+        Err(error @ RenderError::NoQuorum) => return Err(Link::Quorum.broken()(error)),
         scope => {
-            tell_quorum(seen.quorum, report)?;
-            hold!(report, Link::Scope, scope)
+            tell_quorum(seen.quorum, findings);
+            scope.map_err(Link::Scope.broken())?
         }
     };
-    report.ok(Link::Scope, told_scope(&scope, &seen))?;
-    let path = hold!(report, Link::Path, patient.secrets.path(&scope, block.set));
-    report.ok(Link::Path, path.as_str().to_owned())?;
-    hold!(report, Link::Token, patient.token(report).await?);
-    let set = hold!(report, Link::Store, patient.ask(&path, report).await?);
-    let document = hold!(report, Link::Fields, patient.secrets.fill(&template, &set));
+    findings.ok(Link::Scope, told_scope(&scope, &seen));
+    let path = secrets.path(&scope, block.set).map_err(Link::Path.broken())?;
+    findings.ok(Link::Path, path.as_str().to_owned());
+
+    token(store, findings).await?;
+    let begun = Instant::now();
+    let set = secrets.store().ask(&path).await.map_err(|error| Link::Store.broken()(error.into()))?;
+    let took = begun.elapsed().as_millis();
+    findings.ok(Link::Store, format!("{address} answers within {took} ms, fields: {}", set.len()));
+    let document = secrets.fill(&template, &set).map_err(Link::Fields.broken())?;
     let bytes = document.as_ref().len();
-    report.ok(
-        Link::Fields,
-        format!("each of the {} is there, and text; the document has {bytes} bytes", template.fields().len()),
-    )?;
-    Ok(Ok(()))
+    findings.ok(Link::Fields, format!("each of the {fields} is there, and text; the document has {bytes} bytes"));
+    Ok(())
 }
 
 /// Neither a set nor what may have been meant to name one.
@@ -173,15 +159,35 @@ fn asks_for_none(vm: &Vm) -> bool {
     matches!(&vm.notes.user_data, None | Some(Ok(UserData { secrets: None, .. })))
 }
 
-fn tell_quorum(quorum: Quorum, report: &mut Report) -> anyhow::Result<()> {
+/// Nobody renders. A broken block is one all the same.
+fn disabled(vm: &Vm, findings: &mut Findings) -> Broken {
+    let reason = "its block says `secrets=`, and this node renders none (secrets.enabled)";
+    let mend = "set secrets.enabled, secrets.address and secrets.token_file, or leave secrets= out";
+    match wanted(vm) {
+        Ok(_) => {
+            Broken { link: Link::Config, outcome: Outcome::SecretsDisabled, reason: reason.into(), mend: mend.into() }
+        }
+        Err(error) => {
+            findings.warn(Link::Config, reason.into(), mend);
+            Link::Notes.broken()(error)
+        }
+    }
+}
+
+/// As long as a request would wait for it.
+async fn look(secrets: &Secrets, vmid: VmId) -> Result<Seen, RenderError> {
+    Ok(timeout(TOTAL, secrets.look(vmid)).await.map_err(|_| RenderError::Hangs)??)
+}
+
+fn tell_quorum(quorum: Quorum, findings: &mut Findings) {
     match quorum {
         Quorum::Has => {
-            report.ok(Link::Quorum, "this node is part of the cluster's majority, or there is no cluster".into())
+            findings.ok(Link::Quorum, "this node is part of the cluster's majority, or there is no cluster".into());
         }
-        Quorum::Lacks => report.warn(
+        Quorum::Lacks => findings.warn(
             Link::Quorum,
-            "this node has none, and secrets.require_quorum is not set: what decides about scopes may be old".into(),
-            RenderError::NoQuorum.mend().into(),
+            "this node has none, and secrets.require_quorum is false: what decides about scopes may be old".into(),
+            RenderError::NoQuorum.mend(),
         ),
     }
 }
@@ -193,161 +199,37 @@ fn told_scope(scope: &Scope, seen: &Seen) -> String {
     }
 }
 
-// === impl Patient ===
-
-impl Patient<'_> {
-    async fn look(&self) -> Result<Seen, RenderError> {
-        Ok(timeout(TOTAL, self.secrets.look(self.vmid)).await.map_err(|_| RenderError::Hangs)??)
-    }
-
-    fn tell_notes(&self, block: &Wanted<'_>, template: &Template<'_>, report: &mut Report) -> anyhow::Result<()> {
-        let (file, set) = (self.record.path.display(), block.set);
-        match template.fields().len() {
-            0 => report.warn(
-                Link::Notes,
-                format!("{file}: secrets={set}, and no place for any field"),
-                "write {{ secret \"<field>\" }} where a field belongs, or leave secrets= out".into(),
-            ),
-            fields => report.ok(Link::Notes, format!("{file}: secrets={set}, fields: {fields}")),
+/// Whether the token can be read, by us and by the service.
+async fn token(store: &SecretStore, findings: &mut Findings) -> Result<(), Broken> {
+    let path = store.settings.token.display();
+    let (file, service) = (store.settings.token.clone(), Service::here());
+    let judged = spawn_blocking(move || check_token(&file).map(|()| service.reads(&file)));
+    let broken = |reason, mend| Broken { link: Link::Token, outcome: Outcome::TokenUnreadable, reason, mend };
+    // `None`: it hangs, or fell over.
+    let Some(judged) = timeout(FILE, judged).await.ok().and_then(Result::ok) else {
+        let reason = format!("secrets.token_file: {path} cannot be read within {FILE:?}");
+        return Err(broken(reason, "its file system does not answer; put it on another".into()));
+    };
+    match judged.map_err(|bad| Link::Token.broken()(Arc::new(FetchError::from(bad)).into()))? {
+        Ok(Ok(())) => findings.ok(Link::Token, format!("{path} holds one word, and the service can read it")),
+        Ok(Err(closed)) if service.group.is_some() => {
+            return Err(broken(format!("secrets.token_file: {closed}"), closed.mend()));
         }
+        Ok(Err(closed)) => findings.warn(
+            Link::Token,
+            format!("{path} holds one word; this machine has no group {GROUP}, and as the unit has it {closed}"),
+            "install debian/pve-imds.sysusers and run systemd-sysusers, if the daemon is systemd's",
+        ),
+        Err(error) => findings.warn(
+            Link::Token,
+            format!("{path} holds one word; whether the service can read it is not known: {error}"),
+            "run this as root",
+        ),
     }
-
-    async fn token(&self, report: &mut Report) -> Examined<()> {
-        let file = self.store.settings.token.clone();
-        let judged = spawn_blocking(move || {
-            let checked = check_token(&file);
-            checked.map(|()| Service::here().reads(&file))
-        });
-        let Ok(judged) = timeout(FILE, judged).await else {
-            return Ok(Err(Broken {
-                outcome: Outcome::TokenUnreadable,
-                reason: format!("secrets.token_file: {} cannot be read within {FILE:?}", self.token_path().display()),
-                mend: "its file system does not answer; put it on another".into(),
-            }));
-        };
-        let path = self.token_path().display();
-        let readable = match judged.context("looking at the token's file fell over")? {
-            Err(bad) => return Ok(Err(FetchError::from(bad).into())),
-            Ok(readable) => readable,
-        };
-        match readable {
-            Ok(Ok(())) => report.ok(Link::Token, format!("{path} holds one word, and the service can read it"))?,
-            Ok(Err(closed)) if Service::here().group.is_none() => report.warn(
-                Link::Token,
-                format!("{path} holds one word; this machine has no group {GROUP}, and as its unit says it {closed}"),
-                "install debian/pve-imds.sysusers and run systemd-sysusers, if the daemon is systemd's".into(),
-            )?,
-            Ok(Err(closed)) => {
-                let (reason, mend) = (format!("secrets.token_file: {closed}"), closed.mend());
-                return Ok(Err(Broken { outcome: Outcome::TokenUnreadable, reason, mend }));
-            }
-            Err(error) => report.warn(
-                Link::Token,
-                format!("{path} holds one word; whether the service can read it is not known: {error}"),
-                "run this as root".into(),
-            )?,
-        }
-        Ok(Ok(()))
-    }
-
-    fn token_path(&self) -> &Path {
-        &self.store.settings.token
-    }
-
-    async fn ask(&self, path: &SecretPath, report: &mut Report) -> Examined<Arc<SecretSet>> {
-        let begun = Instant::now();
-        let set = match self.secrets.store().ask(path).await {
-            Ok(set) => set,
-            Err(error) => return Ok(Err(RenderError::from(error).into())),
-        };
-        let took = begun.elapsed().as_millis();
-        report.ok(
-            Link::Store,
-            format!("{} answers within {took} ms, fields: {}", self.store.settings.address, set.len()),
-        )?;
-        Ok(Ok(set))
-    }
+    Ok(())
 }
 
-// === impl Broken ===
-
-impl Broken {
-    fn disabled() -> Self {
-        Self {
-            outcome: Outcome::SecretsDisabled,
-            reason: "its block says `secrets=`, and this node renders none (secrets.enabled)".into(),
-            mend: "set secrets.enabled, secrets.address and secrets.token_file, or leave secrets= out".into(),
-        }
-    }
-}
-
-impl From<RenderError> for Broken {
-    fn from(error: RenderError) -> Self {
-        Self { outcome: error.outcome(), reason: error.to_string(), mend: error.mend().into() }
-    }
-}
-
-impl From<FetchError> for Broken {
-    fn from(error: FetchError) -> Self {
-        RenderError::from(Arc::new(error)).into()
-    }
-}
-
-// === impl Report ===
-
-impl Report {
-    fn ok(&mut self, link: Link, detail: String) -> anyhow::Result<()> {
-        self.tell(Finding { link, status: Status::Ok, detail, outcome: None, mend: None })
-    }
-
-    fn warn(&mut self, link: Link, detail: String, mend: String) -> anyhow::Result<()> {
-        self.tell(Finding { link, status: Status::Warn, detail, outcome: None, mend: Some(mend) })
-    }
-
-    /// The chain is broken here.
-    fn end_at<T>(&mut self, link: Link, broken: impl Into<Broken>) -> Examined<T> {
-        let broken = broken.into();
-        let (detail, mend) = (broken.reason.clone(), Some(broken.mend.clone()));
-        self.tell(Finding { link, status: Status::Fail, detail, outcome: Some(broken.outcome), mend })?;
-        Ok(Err(broken))
-    }
-
-    /// At once: the next link may take a while.
-    fn tell(&mut self, finding: Finding) -> anyhow::Result<()> {
-        if self.as_json {
-            self.findings.push(finding);
-            return Ok(());
-        }
-        let Finding { link, status, detail, outcome, mend } = finding;
-        let outcome = outcome.map(|outcome| format!(" ({outcome})")).unwrap_or_default();
-        let mut out = stdout().lock();
-        writeln!(out, "{:<5} {:<8} {detail}{outcome}", status.shown(), link.word())?;
-        if let Some(mend) = mend {
-            writeln!(out, "{:<14} {mend}", "mend")?;
-        }
-        Ok(())
-    }
-
-    fn end(self) -> anyhow::Result<()> {
-        if self.as_json {
-            writeln!(stdout(), "{:#}", self.findings.iter().map(Finding::json).collect::<Value>())?;
-        }
-        Ok(())
-    }
-}
-
-impl Finding {
-    fn json(&self) -> Value {
-        let mut json = json!({"link": self.link.word(), "status": self.status.word(), "detail": self.detail});
-        if let Some(outcome) = self.outcome {
-            json["outcome"] = json!(outcome.word());
-        }
-        if let Some(mend) = &self.mend {
-            json["mend"] = json!(mend);
-        }
-        json
-    }
-}
+// === impl Link ===
 
 impl Link {
     fn word(self) -> &'static str {
@@ -362,19 +244,71 @@ impl Link {
             Self::Fields => "fields",
         }
     }
-}
 
-impl Status {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
+    /// What a request would end with, at this link.
+    fn broken(self) -> impl Fn(RenderError) -> Broken {
+        move |error| Broken {
+            link: self,
+            outcome: error.outcome(),
+            reason: error.to_string(),
+            mend: error.mend().into(),
         }
     }
+}
 
-    /// For people: the one that matters stands out.
-    fn shown(self) -> &'static str {
-        if self == Self::Fail { "FAIL" } else { self.word() }
+// === impl Finding ===
+
+impl From<Broken> for Finding {
+    fn from(Broken { link, outcome, reason, mend }: Broken) -> Self {
+        Self { link, verdict: Verdict::Fail { outcome, mend }, detail: reason }
+    }
+}
+
+impl Finding {
+    fn json(&self) -> Value {
+        let (link, detail) = (self.link.word(), &self.detail);
+        match &self.verdict {
+            Verdict::Ok => json!({"link": link, "status": "ok", "detail": detail}),
+            Verdict::Warn { mend } => json!({"link": link, "status": "warn", "detail": detail, "mend": mend}),
+            Verdict::Fail { outcome, mend } => {
+                json!({"link": link, "status": "fail", "detail": detail, "outcome": outcome.word(), "mend": mend})
+            }
+        }
+    }
+}
+
+/// A line, and below it what mends it.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (link, detail) = (self.link.word(), &self.detail);
+        match &self.verdict {
+            Verdict::Ok => writeln!(f, "{:<5} {link:<8} {detail}", "ok"),
+            Verdict::Warn { mend } => writeln!(f, "{:<5} {link:<8} {detail}\n{:<14} {mend}", "warn", "mend"),
+            Verdict::Fail { outcome, mend } => {
+                writeln!(f, "{:<5} {link:<8} {detail} ({outcome})\n{:<14} {mend}", "FAIL", "mend")
+            }
+        }
+    }
+}
+
+// === impl Findings ===
+
+impl Findings {
+    fn ok(&mut self, link: Link, detail: String) {
+        self.0.push(Finding { link, verdict: Verdict::Ok, detail });
+    }
+
+    fn warn(&mut self, link: Link, detail: String, mend: &str) {
+        self.0.push(Finding { link, verdict: Verdict::Warn { mend: mend.to_owned() }, detail });
+    }
+
+    fn print(&self, as_json: bool) -> anyhow::Result<()> {
+        let mut out = stdout().lock();
+        if as_json {
+            writeln!(out, "{:#}", self.0.iter().map(Finding::json).collect::<Value>())?;
+        } else {
+            self.0.iter().try_for_each(|finding| write!(out, "{finding}"))?;
+        }
+        Ok(())
     }
 }

@@ -135,3 +135,18 @@ pub(crate) fn disabled(vm: &Vm, endpoint: Endpoint) -> Rendered {
     counter!(RENDERS, "outcome" => outcome.word()).increment(1);
     Err(outcome)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is counted here, and what `pve-imds view` sends to `pve-imds doctor` for.
+    #[test]
+    fn a_rendering_ends_with_a_word_of_secrets_or_with_one_that_others_have_too() {
+        const COMMON: [Outcome; 3] = [Outcome::Ok, Outcome::NotesInvalid, Outcome::Deadline];
+        for outcome in Outcome::ALL.iter().copied() {
+            let counted = OUTCOMES.contains(&outcome);
+            assert_eq!(counted, outcome.is_of_secrets() || COMMON.contains(&outcome), "{outcome}");
+        }
+    }
+}
