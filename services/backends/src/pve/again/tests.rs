@@ -1,4 +1,3 @@
-use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,8 +28,7 @@ fn tree() -> (PveTree, Arc<Inventory>, Watcher) {
     tree.put(VMID, &config("a")).unwrap();
     tree.put_file(USERS, USERS_TEXT).unwrap();
     tree.put_file(DATACENTER, "registered-tags: a\n").unwrap();
-    fs::write(tree.path().join(".members"), MEMBERS).unwrap();
-    symlink("nodes/pve1", tree.path().join(LOCAL)).unwrap();
+    tree.set_quorum(true).unwrap();
     let settings = Settings { poll: Duration::from_secs(3600), events: false, ..tree.settings() };
     let (inventory, watcher) = Inventory::open(settings).unwrap();
     (tree, inventory, watcher)
@@ -118,7 +116,9 @@ async fn what_is_seen_is_what_there_is_now() {
             "106.conf is not a regular file",
         ),
         // Quorum.
-        (|tree| members(tree, &MEMBERS.replace("\"quorate\":1", "\"quorate\":0")), "a in lab of a Lacks"),
+        (|tree| tree.set_quorum(false).unwrap(), "a in lab of a Lacks"),
+        (|tree| members(tree, MEMBERS), "a in lab of a Has"),
+        (|tree| members(tree, &MEMBERS.replace("\"quorate\":1", "\"quorate\":true")), ".members is not what Proxmox"),
         (|tree| members(tree, &MEMBERS.replace(",\"quorate\":1", "")), "a in lab of a Lacks"),
         (|tree| members(tree, r#"{"nodename":"pve1","version":0}"#), "a in lab of a Has"),
         (|tree| members(tree, &MEMBERS[..MEMBERS.len() / 2]), ".members is not what Proxmox writes there"),
