@@ -59,7 +59,7 @@ impl World {
             Ok(Ok(Seen { vm, pool, datacenter, quorum })) => format!(
                 "{} in {} of {} {quorum:?}",
                 vm.tags.join(";"),
-                pool.map_or("none".to_owned(), |pool| pool.to_string()),
+                pool.map_or_else(|| "none".to_owned(), |pool| pool.to_string()),
                 datacenter.registered_tags.join(";"),
             ),
         }

@@ -141,15 +141,11 @@ impl Again {
     }
 
     fn read(&self, vmid: VmId, before: &Before) -> Result<Seen, Unseen> {
-        let (users, settings) = (File::Cluster(USERS), File::Cluster(DATACENTER));
-        let pools =
-            self.users.read(&self.tree.file(USERS), Pools::parse, &before.pools, before.unread.is_believed(users))?;
-        let datacenter = self.datacenter.read(
-            &self.tree.file(DATACENTER),
-            Datacenter::parse,
-            &before.datacenter,
-            before.unread.is_believed(settings),
-        )?;
+        let believed = |file| before.unread.is_believed(File::Cluster(file));
+        let (users, settings) = (self.tree.file(USERS), self.tree.file(DATACENTER));
+        let pools = self.users.read(&users, Pools::parse, &before.pools, believed(USERS))?;
+        let datacenter =
+            self.datacenter.read(&settings, Datacenter::parse, &before.datacenter, believed(DATACENTER))?;
         let quorum = self.quorum()?;
         let vm = self.vm(vmid, before)?;
         Ok(Seen { pool: pools.of(vmid).cloned(), vm, datacenter, quorum })
