@@ -98,7 +98,7 @@ fn run(
     death: oneshot::Receiver<Infallible>,
 ) -> io::Result<io::Result<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let socket = bind(device).await?;
         let duplicate = socket.as_fd().try_clone_to_owned()?;
         let (driver, guests) = Driver::new(Xsk::new(socket, credit), epoch, entropy);
@@ -108,7 +108,10 @@ fn run(
             ended = driver.run() => Ok(ended),
             _ = death => Ok(Ok(())),
         }
-    })
+    });
+    // Not waited for: what is read beside this thread hangs for as long as its mount does, and the next ring waits for us.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn bind(device: u32) -> io::Result<Socket> {

@@ -209,6 +209,7 @@ fn labels(cell: &str) -> BTreeMap<String, Option<BTreeSet<String>>> {
     let words = |name: &str| match name {
         // Words that are not ours to list.
         "version" | "vmid" => None,
+        // All of them, unless some are named.
         "outcome" if listed.is_empty() => Some(table("Outcomes").into_keys().collect()),
         "code" => Some(table("Outcomes").into_values().map(|cells| cells[0][..3].to_owned()).collect()),
         "endpoint" => {

@@ -13,6 +13,7 @@
 mod world;
 
 mod addresses;
+mod again;
 mod churn;
 mod commands;
 mod control;

@@ -34,6 +34,8 @@ pub struct Cluster {
     start_time: u64,
     count: u64,
     quorate: bool,
+    /// What `.members` says of that.
+    said_quorate: bool,
     /// What this is part of a path of is not answered.
     hanging: Option<String>,
     /// What this is part of a path of cannot be read (EIO).
@@ -42,6 +44,9 @@ pub struct Cluster {
 
 /// The files that nobody writes.
 const STATUS: [&str; 3] = [".version", ".vmlist", ".members"];
+
+/// This node's own, and where they lead.
+const LINKS: [(&str, &str); 2] = [("local", "nodes/pve1"), ("qemu-server", "nodes/pve1/qemu-server")];
 
 impl Cluster {
     fn new() -> Self {
@@ -53,6 +58,7 @@ impl Cluster {
             start_time: 1000,
             count: 0,
             quorate: true,
+            said_quorate: true,
             hanging: None,
             failing: None,
         }
@@ -88,12 +94,18 @@ impl Cluster {
 
     /// Nothing can be written, and what others write is not seen.
     pub fn lose_quorum(&mut self) {
+        self.lose_quorum_unsaid();
+        self.said_quorate = false;
+    }
+
+    /// The same, and `.members` does not say so: only the modes do.
+    pub fn lose_quorum_unsaid(&mut self) {
         self.quorate = false;
     }
 
     /// All is well again.
     pub fn regain_quorum(&mut self) {
-        self.quorate = true;
+        (self.quorate, self.said_quorate) = (true, true);
     }
 
     /// From now on whoever reads a path with this in it is told of an input/output error.
@@ -174,7 +186,7 @@ impl Cluster {
             ".members" => json!({
                 "nodename": "pve1",
                 "version": 1,
-                "cluster": { "name": "pretend", "version": 2, "nodes": 3, "quorate": u8::from(self.quorate) },
+                "cluster": { "name": "pretend", "version": 2, "nodes": 3, "quorate": u8::from(self.said_quorate) },
                 "nodelist": { "pve1": { "id": 1, "online": 1 }, "pve2": { "id": 2, "online": 1 }, "pve3": { "id": 3 } },
             }),
             _ => return,

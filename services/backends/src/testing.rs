@@ -1,11 +1,13 @@
 //! A pretend `/etc/pve`: real files in a directory of their own, written the way Proxmox writes them.
 //!
-//! In come configurations; out comes a tree whose `.vmlist` and `.version` count as pmxcfs counts. What it does not
-//! pretend: other nodes' writes without an inotify event (open the inventory without events for that), modes and quorum.
+//! In come configurations; out comes a tree whose `.vmlist` and `.version` count as pmxcfs counts, and whose `.members` says
+//! whether there is a quorum, if it is told so. What it does not pretend: other nodes' writes without an inotify event (open
+//! the inventory without events for that), and modes, which tell of a quorum too: a link's is what it is.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::LazyLock;
@@ -194,6 +196,25 @@ impl PveTree {
     pub fn remove_file(&mut self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path().join(name))?;
         self.count_file(name)
+    }
+
+    /// The node is one of a cluster's, with a majority here or elsewhere.
+    ///
+    /// # Errors
+    /// As [`PveTree::put`].
+    pub fn set_quorum(&self, quorate: bool) -> io::Result<()> {
+        let local = self.path().join("local");
+        if !local.is_symlink() {
+            symlink(format!("nodes/{}", self.node), local)?;
+        }
+        let names = fs::read_dir(self.path().join("nodes"))?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        let names: Vec<_> = names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect();
+        let nodes: serde_json::Map<_, _> =
+            (1..).zip(&names).map(|(id, name)| (name.clone(), json!({ "id": id, "online": 1 }))).collect();
+        let cluster =
+            json!({ "name": "pretend", "version": names.len(), "nodes": names.len(), "quorate": u8::from(quorate) });
+        let members = json!({ "nodename": self.node, "version": 1, "cluster": cluster, "nodelist": nodes });
+        self.status(".members", &members)
     }
 
     /// The number is a container's from now on.

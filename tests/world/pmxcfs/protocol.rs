@@ -13,12 +13,13 @@ use std::sync::Mutex;
 use libc::{EACCES, EEXIST, EIO, ENOENT, ENOSYS};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{Cluster, STATUS};
+use super::{Cluster, LINKS, STATUS};
 
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
 const SETATTR: u32 = 4;
+const READLINK: u32 = 5;
 const UNLINK: u32 = 10;
 const RENAME: u32 = 12;
 const OPEN: u32 = 14;
@@ -154,6 +155,7 @@ fn answer(request: &[u8], nodes: &mut Nodes, cluster: &mut Cluster) -> Option<Re
             }
             attributes(&path, node, cluster)
         }
+        READLINK => link(&path()).map(|to| to.as_bytes().to_vec()).ok_or(ENOENT),
         OPEN | OPENDIR => Ok(vec![0; 16]),
         READ => {
             let path = path();
@@ -223,13 +225,18 @@ fn entry(path: &str, nodes: &mut Nodes, cluster: &mut Cluster) -> Result<Vec<u8>
 const DIRECTORIES: [&str; 6] =
     ["", "nodes", "nodes/pve1", "nodes/pve1/qemu-server", "nodes/pve2", "nodes/pve2/qemu-server"];
 
+/// Where a link leads.
+fn link(path: &str) -> Option<&'static str> {
+    LINKS.iter().find(|(link, _)| *link == path).map(|(_, to)| *to)
+}
+
 fn attributes(path: &str, node: u64, cluster: &mut Cluster) -> Result<Vec<u8>, i32> {
     cluster.refresh(path);
     let bytes = cluster.status.get(path).or_else(|| cluster.files.get(path));
     let (mode, size) = match bytes {
         Some(bytes) => (libc::S_IFREG | if STATUS.contains(&path) { 0o440 } else { 0o640 }, bytes.len()),
         None if DIRECTORIES.contains(&path) => (libc::S_IFDIR | 0o755, 0),
-        None => return Err(ENOENT),
+        None => (libc::S_IFLNK | 0o755, link(path).ok_or(ENOENT)?.len()),
     };
     // Nobody's bit for writing is set without a quorum.
     let mode = if cluster.quorate { mode } else { mode & !0o222 };
@@ -242,7 +249,8 @@ fn attributes(path: &str, node: u64, cluster: &mut Cluster) -> Result<Vec<u8>, i
 }
 
 fn listing(directory: &str, nodes: &mut Nodes, cluster: &Cluster) -> Vec<u8> {
-    let all = cluster.files.keys().map(String::as_str).chain(DIRECTORIES).chain(STATUS);
+    let links = LINKS.map(|(link, _)| link);
+    let all = cluster.files.keys().map(String::as_str).chain(DIRECTORIES).chain(STATUS).chain(links);
     let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
     let names =
         all.filter_map(|path| path.strip_prefix(&prefix)).filter(|name| !name.is_empty() && !name.contains('/'));

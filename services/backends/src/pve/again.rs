@@ -3,14 +3,15 @@
 //! In comes a VMID; out goes what its configuration, its pool, the cluster's settings and the quorum are at this moment
 //! ([`Seen`]). The inventory is half a second old, and shows the last good state where the tree does not answer; of whose
 //! secrets a VM's are, that is too little. Everything runs beside the runtime, for a few VMs at once: a mount that hangs
-//! takes only these places. Refused: what is half of something, unless the inventory has come to believe it, and to take a
-//! tree that has just been emptied for one in which nothing is said.
+//! takes only these places. Refused: what is half of something, unless it has stayed so until the inventory believes it, and
+//! to take a tree that has just been emptied, or begins just now, for one in which nothing is said.
 
 use std::fs;
 use std::io::ErrorKind::NotFound;
 use std::os::unix::fs::PermissionsExt;
+use std::panic;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pve_imds_model::chain;
 use pve_imds_model::datacenter::Datacenter;
@@ -20,8 +21,9 @@ use pve_imds_model::vm::{Vm, VmId};
 use super::fetch::Fresh;
 use super::files::{self, Listed, Place, ReadError, Tree};
 use super::follow::{self, DATACENTER, USERS};
-use super::inventory::{Digest, Inventory, Record};
+use super::inventory::{Before, Digest, Inventory};
 use super::members::Members;
+use super::unread::File;
 use super::verdict::Sign;
 use crate::turns::FairTurns;
 
@@ -71,6 +73,9 @@ pub enum Unseen {
     /// It is being written, or is damaged.
     #[error("{}: {}", .0.display(), .1)]
     Half(PathBuf, String),
+    /// What was read is of two lives of the file system: in between nothing was there, nor anything that told so.
+    #[error("the cluster's file system at {} was started anew meanwhile", .0.display())]
+    Restarted(PathBuf),
     /// The daemon ends.
     #[error("the daemon ends")]
     GivenUp,
@@ -102,10 +107,9 @@ impl Inventory {
     /// [`Unseen`]
     pub async fn again(&self, vmid: VmId) -> Result<Seen, Unseen> {
         let again = self.reader().ok_or(Unseen::Unknown)?.clone();
-        let record = self.vm(vmid).ok_or(Unseen::Unknown)?;
-        let (pools, datacenter) = (self.pools(), self.datacenter());
+        let before = self.before(vmid).ok_or(Unseen::Unknown)?;
         let turns = again.turns.clone();
-        let read = turns.run(vmid, move || again.read(vmid, &record, &pools, &datacenter)).await;
+        let read = turns.run(vmid, move || again.in_one_life(before.counted, || again.read(vmid, &before))).await;
         read.unwrap_or(Err(Unseen::GivenUp))
     }
 }
@@ -120,43 +124,70 @@ impl Again {
         }
     }
 
-    fn read(&self, vmid: VmId, record: &Record, pools: &Pools, datacenter: &Datacenter) -> Result<Seen, Unseen> {
-        let pools = self.users.read(&self.tree.file(USERS), Pools::parse, pools)?;
-        let datacenter = self.datacenter.read(&self.tree.file(DATACENTER), Datacenter::parse, datacenter)?;
+    /// What `read` makes of the tree, if it was the same one all the time. `counted`: the inventory has seen somebody count.
+    fn in_one_life<T>(&self, counted: bool, read: impl FnOnce() -> Result<T, Unseen>) -> Result<T, Unseen> {
+        let begun = self.life(counted)?;
+        let read = read()?;
+        if self.life(counted)? == begun { Ok(read) } else { Err(Unseen::Restarted(self.tree.dir().to_owned())) }
+    }
+
+    /// Which life of pmxcfs this is. `None`: nobody counts, and nobody ever did.
+    fn life(&self, counted: bool) -> Result<Option<u64>, Unseen> {
+        match self.tree.counts() {
+            Ok(counts) => Ok(Some(counts.start_time)),
+            Err(error) if error.is_absent() && !counted => Ok(None),
+            Err(error) => Err(unreadable(&error)),
+        }
+    }
+
+    fn read(&self, vmid: VmId, before: &Before) -> Result<Seen, Unseen> {
+        let believed = |file| before.unread.is_believed(File::Cluster(file));
+        let (users, settings) = (self.tree.file(USERS), self.tree.file(DATACENTER));
+        let pools = self.users.read(&users, Pools::parse, &before.pools, believed(USERS))?;
+        let datacenter =
+            self.datacenter.read(&settings, Datacenter::parse, &before.datacenter, believed(DATACENTER))?;
         let quorum = self.quorum()?;
-        // Last: where this still is, the others were there too if there are any.
-        let vm = self.vm(vmid, record)?;
+        let vm = self.vm(vmid, before)?;
         Ok(Seen { pool: pools.of(vmid).cloned(), vm, datacenter, quorum })
     }
 
-    fn vm(&self, vmid: VmId, record: &Record) -> Result<Arc<Vm>, Unseen> {
-        let dir = record.path.parent().unwrap_or(&record.path).to_owned();
-        let place = Place { owner: Arc::clone(&record.owner), dir };
-        let known = Listed { place: Arc::new(place), version: None };
-        let bytes = match files::read(&known.path(vmid)) {
-            Ok(bytes) => bytes,
-            // Another node may have it by now.
-            Err(error) if error.is_absent() => {
-                let listing = self.tree.list().map_err(|error| unreadable(&error))?;
-                let listed = listing.vms.get(&vmid).ok_or_else(|| Unseen::Gone(known.path(vmid)))?;
-                let path = listed.path(vmid);
-                files::read(&path).map_err(|error| match error.is_absent() {
-                    true => Unseen::Gone(path),
-                    false => unreadable(&error),
-                })?
-            }
-            Err(error) => return Err(unreadable(&error)),
-        };
-        // Also half a file, if it has stayed so for as long as it takes.
+    fn vm(&self, vmid: VmId, before: &Before) -> Result<Arc<Vm>, Unseen> {
+        let Before { record, flaw, .. } = before;
+        let (listed, bytes) = self.config(vmid, before)?;
+        let half = |why: String| Unseen::Half(listed.path(vmid), why);
         if Digest::of(&bytes) == record.digest && record.ready {
-            return Ok(Arc::clone(&record.vm));
+            return match flaw {
+                // What it ends with may be the beginning of another scope's name.
+                Some(sign) if !before.unread.is_believed(File::Config(vmid)) => Err(half(sign.to_string())),
+                _ => Ok(Arc::clone(&record.vm)),
+            };
         }
-        let half = |why: String| Unseen::Half(known.path(vmid), why);
-        let fresh = Fresh::of(vmid, &known, &bytes).map_err(half)?;
+        let fresh = Fresh::of(vmid, &listed, &bytes).map_err(half)?;
         match fresh.flaw() {
             Some(sign) => Err(half(sign.to_string())),
             None if !fresh.record.ready => Err(half(Sign::Bare.to_string())),
             None => Ok(fresh.record.vm),
+        }
+    }
+
+    /// The VM's file: where it was, or where the list says that it is by now.
+    fn config(&self, vmid: VmId, before: &Before) -> Result<(Listed, Vec<u8>), Unseen> {
+        let record = &before.record;
+        let dir = record.path.parent().unwrap_or(&record.path).to_owned();
+        let known = Listed { place: Arc::new(Place { owner: Arc::clone(&record.owner), dir }), version: None };
+        match files::read(&known.path(vmid)) {
+            Ok(bytes) => return Ok((known, bytes)),
+            // Another node may have it.
+            Err(error) if error.is_absent() => {}
+            Err(error) => return Err(unreadable(&error)),
+        }
+        let listing = if before.counted { self.tree.counted() } else { self.tree.list() };
+        let mut listing = listing.map_err(|error| unreadable(&error))?;
+        let listed = listing.vms.remove(&vmid).ok_or_else(|| Unseen::Gone(known.path(vmid)))?;
+        match files::read(&listed.path(vmid)) {
+            Ok(bytes) => Ok((listed, bytes)),
+            Err(error) if error.is_absent() => Err(Unseen::Gone(listed.path(vmid))),
+            Err(error) => Err(unreadable(&error)),
         }
     }
 
@@ -174,8 +205,9 @@ impl Again {
 }
 
 impl<T: Default + PartialEq> Known<T> {
-    /// What the file says. `believed`: what it said last, as far as the inventory goes.
-    fn read(&self, path: &Path, parse: fn(&[u8]) -> T, believed: &T) -> Result<Arc<T>, Unseen> {
+    /// What the file says. `before`: what it said when the inventory looked. `believed`: that was half of something, and is
+    /// what counts.
+    fn read(&self, path: &Path, parse: fn(&[u8]) -> T, before: &Arc<T>, believed: bool) -> Result<Arc<T>, Unseen> {
         let bytes = match files::read(path) {
             Ok(bytes) => bytes,
             // Proxmox has neither from the start.
@@ -183,17 +215,26 @@ impl<T: Default + PartialEq> Known<T> {
             Err(error) => return Err(unreadable(&error)),
         };
         let digest = Digest::of(&bytes);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, said)) = known.as_ref().filter(|(known, _)| *known == digest) {
+        if let Some((_, said)) = self.known().as_ref().filter(|(known, _)| *known == digest) {
             return Ok(Arc::clone(said));
         }
-        let said = parse(&bytes);
-        if let Some(sign) = follow::flaw(&bytes).filter(|sign| *sign != Sign::Blank && said != *believed) {
-            return Err(Unseen::Half(path.to_owned(), sign.to_string()));
+        let half = |why: String| Unseen::Half(path.to_owned(), why);
+        // Others may write here what they like, and no choice of theirs may stop the VMs of all.
+        let said = panic::catch_unwind(|| parse(&bytes)).map_err(|_| half("the parser failed".into()))?;
+        match follow::flaw(&bytes) {
+            // Nobody is in a pool then, and no tag is worth anything.
+            None | Some(Sign::Blank) => {}
+            // Only whole ones are remembered: the next half of this kind may not be believed.
+            Some(_) if believed && said == **before => return Ok(Arc::clone(before)),
+            Some(sign) => return Err(half(sign.to_string())),
         }
         let said = Arc::new(said);
-        *known = Some((digest, Arc::clone(&said)));
+        *self.known() = Some((digest, Arc::clone(&said)));
         Ok(said)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<(Digest, Arc<T>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

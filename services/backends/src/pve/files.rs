@@ -111,9 +111,9 @@ impl Tree {
         &self.dir
     }
 
-    /// What `.version` counts. `None`: nobody counts, or it cannot be read now.
-    pub(super) fn counts(&self) -> Option<Counts> {
-        self.status(".version", |bytes| serde_json::from_slice(bytes).ok()).ok()
+    /// What `.version` counts. Absent: nobody counts, or not now.
+    pub(super) fn counts(&self) -> Result<Counts, ReadError> {
+        self.status(".version", |bytes| serde_json::from_slice(bytes).ok())
     }
 
     /// A file of the whole cluster.
@@ -386,11 +386,11 @@ mod tests {
     #[test]
     fn the_counts_are_of_one_life_of_the_file_system() {
         let pve = PveTree::plain("pvetest").unwrap();
-        assert_eq!(tree(&pve).counts(), None);
+        assert!(matches!(tree(&pve).counts(), Err(error) if error.is_absent()));
         fs::copy(format!("{FIXTURES}/version-cluster.json"), pve.path().join(".version")).unwrap();
         assert_eq!(
-            tree(&pve).counts(),
-            Some(Counts { start_time: 1_796_172_582, vmlist: Some(42), users: Some(5), datacenter: Some(3) })
+            tree(&pve).counts().unwrap(),
+            Counts { start_time: 1_796_172_582, vmlist: Some(42), users: Some(5), datacenter: Some(3) }
         );
     }
 

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 use super::again::Again;
 use super::unread::{File, Trouble, Unread};
+use super::verdict::Sign;
 use crate::keys::{NodeKeys, ServingKeys, TokenKeys};
 use crate::resolver::Resolver;
 
@@ -168,6 +169,19 @@ pub(super) struct Snapshot {
     pub(super) unread: Unread,
     pub(super) pools: Arc<Pools>,
     pub(super) datacenter: Arc<Datacenter>,
+    /// Somebody counts what is written: it is pmxcfs, and where it is not to be seen it is down.
+    pub(super) counted: bool,
+}
+
+/// What is known of a VM before it is [read again](super::again), all of one moment.
+pub(super) struct Before {
+    pub(super) record: Record,
+    /// By what the file is known to be half.
+    pub(super) flaw: Option<Sign>,
+    pub(super) pools: Arc<Pools>,
+    pub(super) datacenter: Arc<Datacenter>,
+    pub(super) unread: Unread,
+    pub(super) counted: bool,
 }
 
 /// A record, and the question asked per request answered in advance.
@@ -178,12 +192,19 @@ pub(super) struct Entry {
     nics: u32,
     /// The last look that found the file as it is here, if one after it could not.
     kept: Option<u64>,
+    /// By what that is known to be half of something.
+    flaw: Option<Sign>,
 }
 
 impl Entry {
     pub(super) fn new(record: Record) -> Self {
         let nics = record.vm.nets.iter().fold(0, |nics, nic| nics | bit(nic.index));
-        Self { nics, record, kept: None }
+        Self { nics, record, kept: None, flaw: None }
+    }
+
+    /// The same, of half a file if this says so.
+    pub(super) fn with(self, flaw: Option<Sign>) -> Self {
+        Self { flaw, ..self }
     }
 
     /// The file cannot be read; the look `last` was the last that could be relied on. Whether that is new.
@@ -252,6 +273,20 @@ impl Inventory {
     /// Reads the tree again.
     pub(super) fn reader(&self) -> Option<&Again> {
         self.again.as_ref()
+    }
+
+    /// What reading a VM again begins with.
+    pub(super) fn before(&self, vmid: VmId) -> Option<Before> {
+        let snapshot = self.snapshot.load();
+        let entry = snapshot.vms.get(&vmid)?;
+        Some(Before {
+            record: self.record(entry),
+            flaw: entry.flaw,
+            pools: Arc::clone(&snapshot.pools),
+            datacenter: Arc::clone(&snapshot.datacenter),
+            unread: snapshot.unread.clone(),
+            counted: snapshot.counted,
+        })
     }
 
     /// What is known about a VM.

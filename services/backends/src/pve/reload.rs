@@ -153,7 +153,7 @@ impl Loader {
     pub(super) fn look(&mut self, number: u64, touched: &BTreeSet<VmId>, now: Instant) -> Look {
         // Before the list: a restart between the two is then seen by the next look at the latest.
         self.progress.reads(".version");
-        let counts = self.tree.counts();
+        let counts = self.tree.counts().ok();
         let mut look = Look { start_time: counts.map(|counts| counts.start_time), ..Look::default() };
         let anew = look.start_time != self.start_time;
         let mut changed = false;
@@ -171,6 +171,7 @@ impl Loader {
                 }
             }
             self.start_time = look.start_time;
+            self.known.counted |= look.start_time.is_some();
             self.dirs = self.tree.dirs(&self.listing);
             changed |= self.forget(&mut look);
         }
@@ -316,7 +317,7 @@ impl Loader {
                 memory.outline = outline;
                 let record = Record { pool: self.known.pools.of(vmid).cloned(), ..record };
                 look.events.push(Event::Loaded(record.clone()));
-                self.known.vms.insert(vmid, Entry::new(record));
+                self.known.vms.insert(vmid, Entry::new(record).with(memory.doubt.flaw()));
                 true
             }
             (_, Some(entry)) => {

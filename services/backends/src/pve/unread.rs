@@ -64,6 +64,11 @@ impl Unread {
         self.0.iter().map(|(file, (stance, trouble))| (*file, *stance, trouble))
     }
 
+    /// Whether this one is not whole and counts all the same.
+    pub(super) fn is_believed(&self, file: File) -> bool {
+        matches!(self.0.get(&file), Some((Stance::Believed, _)))
+    }
+
     /// How many they are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -114,6 +119,7 @@ mod tests {
         ] {
             assert_eq!(unread.miss(file, stance, why, now), news, "{stance:?} {why}");
             assert_eq!(unread.get(file), Some(&Trouble { since: begun, why: Arc::clone(why) }));
+            assert_eq!(unread.is_believed(file), stance == Stance::Believed);
         }
         assert!(unread.heal(file));
         assert!(unread.miss(file, Stance::Kept, &one, later));

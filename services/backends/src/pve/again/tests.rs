@@ -1,9 +1,10 @@
-use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::Duration;
 
-use pve_imds_model::datacenter::UserAllow;
+use tokio::time::Instant;
 
+use super::super::reload::Loader;
+use super::super::verdict::WRITING;
 use super::*;
 use crate::pve::{Settings, Watcher};
 use crate::testing::{PveTree, sample_config};
@@ -27,8 +28,7 @@ fn tree() -> (PveTree, Arc<Inventory>, Watcher) {
     tree.put(VMID, &config("a")).unwrap();
     tree.put_file(USERS, USERS_TEXT).unwrap();
     tree.put_file(DATACENTER, "registered-tags: a\n").unwrap();
-    fs::write(tree.path().join(".members"), MEMBERS).unwrap();
-    symlink("nodes/pve1", tree.path().join(LOCAL)).unwrap();
+    tree.set_quorum(true).unwrap();
     let settings = Settings { poll: Duration::from_secs(3600), events: false, ..tree.settings() };
     let (inventory, watcher) = Inventory::open(settings).unwrap();
     (tree, inventory, watcher)
@@ -68,6 +68,13 @@ async fn what_is_seen_is_what_there_is_now() {
             },
             "d in lab of a Has",
         ),
+        (
+            |tree| {
+                tree.migrate(VMID, "pve2").unwrap();
+                tree.put_in_place(VMID, "").unwrap();
+            },
+            "/nodes/pve2/qemu-server/106.conf: it is empty",
+        ),
         // Half of something.
         (|tree| tree.put_in_place(VMID, "").unwrap(), "106.conf: it is empty"),
         (|tree| tree.put_in_place(VMID, config("b;c").trim_end()).unwrap(), "106.conf: its last line has no end"),
@@ -78,11 +85,22 @@ async fn what_is_seen_is_what_there_is_now() {
         (|tree| tree.put_file(USERS, "pool:prod::106").unwrap(), "user.cfg: its last line has no end"),
         (|tree| tree.put_file(USERS, "pool:prod::106:\n\0\n").unwrap(), "user.cfg: it is damaged: line 2"),
         (|tree| tree.put_file(DATACENTER, "registered-tags: a;b").unwrap(), "datacenter.cfg: its last line has no end"),
-        // What it says is nothing new.
-        (|tree| tree.put_file(DATACENTER, "registered-tags: a").unwrap(), "a in lab of a Has"),
+        // Even where it says nothing new.
+        (|tree| tree.put_file(DATACENTER, "registered-tags: a").unwrap(), "datacenter.cfg: its last line has no end"),
         // Nothing of something.
         (|tree| tree.remove(VMID).unwrap(), "106.conf is not there any more"),
-        (|tree| _ = tree.stop().unwrap(), "holds neither .vmlist nor nodes nor qemu-server"),
+        (|tree| _ = tree.stop().unwrap(), ".version: No such file"),
+        // Somebody's file lies below the mount point.
+        (
+            |tree| {
+                let stopped = tree.stop().unwrap();
+                fs::create_dir_all(tree.config(VMID).parent().unwrap()).unwrap();
+                fs::write(tree.config(VMID), config("a")).unwrap();
+                drop(stopped);
+            },
+            ".version: No such file",
+        ),
+        (|tree| fs::write(tree.path().join(".version"), "{").unwrap(), ".version is not what Proxmox writes there"),
         (
             |tree| {
                 fs::remove_file(tree.path().join(USERS)).unwrap();
@@ -98,7 +116,9 @@ async fn what_is_seen_is_what_there_is_now() {
             "106.conf is not a regular file",
         ),
         // Quorum.
-        (|tree| members(tree, &MEMBERS.replace("\"quorate\":1", "\"quorate\":0")), "a in lab of a Lacks"),
+        (|tree| tree.set_quorum(false).unwrap(), "a in lab of a Lacks"),
+        (|tree| members(tree, MEMBERS), "a in lab of a Has"),
+        (|tree| members(tree, &MEMBERS.replace("\"quorate\":1", "\"quorate\":true")), ".members is not what Proxmox"),
         (|tree| members(tree, &MEMBERS.replace(",\"quorate\":1", "")), "a in lab of a Lacks"),
         (|tree| members(tree, r#"{"nodename":"pve1","version":0}"#), "a in lab of a Has"),
         (|tree| members(tree, &MEMBERS[..MEMBERS.len() / 2]), ".members is not what Proxmox writes there"),
@@ -135,19 +155,105 @@ fn local(tree: &PveTree, mode: u32) {
 }
 
 #[tokio::test]
-async fn what_the_inventory_has_come_to_believe_counts() {
-    let mut tree = PveTree::cluster("pve1").unwrap();
-    tree.put(VMID, config("a").trim_end()).unwrap();
-    tree.put_file(DATACENTER, "user-tag-access: user-allow=none").unwrap();
-    let settings = Settings { poll: Duration::from_secs(3600), events: false, ..tree.settings() };
-    let (inventory, _watcher) = Inventory::open(settings).unwrap();
-    let seen = inventory.again(vmid()).await.unwrap();
-    assert!(Arc::ptr_eq(&seen.vm, &inventory.vm(vmid()).unwrap().vm), "nothing is parsed that is known");
-    assert_eq!(seen.datacenter.user_allow, UserAllow::None);
-    let again = inventory.again(vmid()).await.unwrap();
-    assert!(Arc::ptr_eq(&seen.datacenter, &again.datacenter), "nor that was read before");
+async fn half_a_file_counts_once_nobody_can_be_writing_it_any_more() {
+    const USERS_HALF: &str = "pool:lab::106";
+    const SETTINGS_HALF: &str = "user-tag-access: user-allow=none";
+    let whole = (config("a"), USERS_TEXT, "registered-tags: a\n");
+    for (vm, users, settings, why) in [
+        (&*whole.0, whole.1, whole.2, None),
+        (whole.0.trim_end(), whole.1, whole.2, Some("106.conf: its last line has no end")),
+        (&(config("a") + "\0\n"), whole.1, whole.2, Some("106.conf: it is damaged")),
+        (&*whole.0, USERS_HALF, whole.2, Some("user.cfg: its last line has no end")),
+        (&*whole.0, whole.1, SETTINGS_HALF, Some("datacenter.cfg: its last line has no end")),
+    ] {
+        let mut tree = PveTree::cluster("pve1").unwrap();
+        tree.put(VMID, vm).unwrap();
+        tree.put_file(USERS, users).unwrap();
+        tree.put_file(DATACENTER, settings).unwrap();
+        let mut loader = Loader::new(Tree::new(tree.path().to_owned(), "pve1"), Arc::default());
+        let inventory = Inventory::empty().reading(Again::new(tree.path().to_owned(), "pve1"));
+        let mut look = |now| _ = loader.look(1, &[].into(), now).snapshot.map(|snapshot| inventory.publish(snapshot));
+        let begun = Instant::now();
+        look(begun);
+        let got = seen(&inventory).await;
+        assert!(got.contains(why.unwrap_or("a in lab")), "{got}: {why:?}");
+
+        look(begun + WRITING);
+        let seen = inventory.again(vmid()).await.unwrap();
+        assert_eq!(seen.pool.as_ref().map(ToString::to_string).as_deref(), Some("lab"));
+        assert!(Arc::ptr_eq(&seen.vm, &inventory.vm(vmid()).unwrap().vm), "nothing is parsed that is known");
+        let again = inventory.again(vmid()).await.unwrap();
+        assert!(Arc::ptr_eq(&seen.datacenter, &again.datacenter), "nor that was read before");
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_known_is_not_looked_for() {
+    let (_tree, inventory, _watcher) = tree();
     assert_eq!(inventory.again(VmId::new(107).unwrap()).await.unwrap_err(), Unseen::Unknown);
     assert_eq!(Inventory::empty().again(vmid()).await.unwrap_err(), Unseen::Unknown);
+}
+
+#[test]
+fn all_of_it_is_of_one_life_of_the_file_system() {
+    type Happens = fn(&mut PveTree);
+    let counted: &[fn(&str) -> std::io::Result<PveTree>] = &[PveTree::cluster];
+    let uncounted: &[fn(&str) -> std::io::Result<PveTree>] = &[PveTree::uncounted, PveTree::plain];
+    for (trees, was_counted, happens, expected) in [
+        (counted, true, (|_| {}) as Happens, Ok(())),
+        (counted, false, |_| {}, Ok(())),
+        (counted, true, |tree| tree.put(VMID, &config("b")).unwrap(), Ok(())),
+        (counted, true, |tree| _ = tree.stop().unwrap(), Err(".version: No such file")),
+        (counted, false, |tree| _ = tree.stop().unwrap(), Err("was started anew meanwhile")),
+        (
+            counted,
+            true,
+            |tree| {
+                let stopped = tree.stop().unwrap();
+                tree.start(&stopped).unwrap();
+            },
+            Err("was started anew meanwhile"),
+        ),
+        (uncounted, false, |_| {}, Ok(())),
+        (uncounted, true, |_| {}, Err(".version: No such file")),
+        (
+            uncounted,
+            false,
+            |tree| fs::write(tree.path().join(".version"), r#"{"starttime":1}"#).unwrap(),
+            Err("was started anew meanwhile"),
+        ),
+    ] {
+        for tree in trees {
+            let mut tree = tree("pve1").unwrap();
+            let again = Again::new(tree.path().to_owned(), "pve1");
+            let got = again.in_one_life(was_counted, || {
+                happens(&mut tree);
+                Ok(())
+            });
+            match (&got, expected) {
+                (Err(unseen), Err(expected)) => assert!(unseen.to_string().contains(expected), "{unseen}: {expected}"),
+                _ => assert_eq!(got.is_ok(), expected.is_ok(), "{got:?} {expected:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_parser_that_fails_says_nothing() {
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join(USERS);
+    fs::write(&path, "bad:\n").unwrap();
+    let known = Known::default();
+    let parse = |bytes: &[u8]| {
+        assert_ne!(bytes, b"bad:\n", "as a parser's fault");
+        bytes.len()
+    };
+    let read = || known.read(&path, parse, &Arc::default(), false);
+    for _ in 0..2 {
+        assert_eq!(read(), Err(Unseen::Half(path.clone(), "the parser failed".into())));
+    }
+    fs::write(&path, "good:\n").unwrap();
+    assert_eq!(read(), Ok(Arc::new(6)));
 }
 
 #[tokio::test]
