@@ -92,12 +92,10 @@ pub(super) struct Again {
 
 /// What a file of the cluster said, and of which bytes.
 #[derive(Debug)]
-struct Known<T>(Mutex<Option<(Digest, Arc<T>)>>);
-
-impl<T> Default for Known<T> {
-    fn default() -> Self {
-        Self(Mutex::new(None))
-    }
+struct Known<T> {
+    /// Proxmox leaves it empty when there is nothing to say.
+    may_be_blank: bool,
+    last: Mutex<Option<(Digest, Arc<T>)>>,
 }
 
 impl Inventory {
@@ -119,8 +117,8 @@ impl Again {
         Self {
             tree: Arc::new(Tree::new(tree, node)),
             turns: FairTurns::at_once(AT_ONCE),
-            users: Arc::default(),
-            datacenter: Arc::default(),
+            users: Arc::new(Known::new()),
+            datacenter: Arc::new(Known::often_blank()),
         }
     }
 
@@ -205,6 +203,15 @@ impl Again {
 }
 
 impl<T: Default + PartialEq> Known<T> {
+    fn new() -> Self {
+        Self { may_be_blank: false, last: Mutex::new(None) }
+    }
+
+    /// Of a file that Proxmox leaves empty when there is nothing to say.
+    fn often_blank() -> Self {
+        Self { may_be_blank: true, ..Self::new() }
+    }
+
     /// What the file says. `before`: what it said when the inventory looked. `believed`: that was half of something, and is
     /// what counts.
     fn read(&self, path: &Path, parse: fn(&[u8]) -> T, before: &Arc<T>, believed: bool) -> Result<Arc<T>, Unseen> {
@@ -222,8 +229,10 @@ impl<T: Default + PartialEq> Known<T> {
         // Others may write here what they like, and no choice of theirs may stop the VMs of all.
         let said = panic::catch_unwind(|| parse(&bytes)).map_err(|_| half("the parser failed".into()))?;
         match follow::flaw(&bytes) {
-            // Nobody is in a pool then, and no tag is worth anything.
-            None | Some(Sign::Blank) => {}
+            None => {}
+            Some(Sign::Blank) if self.may_be_blank => {}
+            // It says nothing, and nothing was ever said.
+            Some(Sign::Blank) if said == **before => return Ok(Arc::clone(before)),
             // Only whole ones are remembered: the next half of this kind may not be believed.
             Some(_) if believed && said == **before => return Ok(Arc::clone(before)),
             Some(sign) => return Err(half(sign.to_string())),
@@ -234,7 +243,7 @@ impl<T: Default + PartialEq> Known<T> {
     }
 
     fn known(&self) -> MutexGuard<'_, Option<(Digest, Arc<T>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -55,7 +55,6 @@ async fn what_is_seen_is_what_there_is_now() {
         (|tree| tree.put(VMID, &config("b;c")).unwrap(), "b;c in lab of a Has"),
         (|tree| tree.put_file(USERS, "pool:prod::106:\n").unwrap(), "a in prod of a Has"),
         (|tree| tree.put_file(USERS, "pool:prod::107:\n").unwrap(), "a in none of a Has"),
-        (|tree| tree.put_file(USERS, "").unwrap(), "a in none of a Has"),
         (|tree| tree.remove_file(USERS).unwrap(), "a in none of a Has"),
         (|tree| tree.put_file(DATACENTER, "registered-tags: b\n").unwrap(), "a in lab of b Has"),
         (|tree| tree.put_file(DATACENTER, "").unwrap(), "a in lab of  Has"),
@@ -76,6 +75,7 @@ async fn what_is_seen_is_what_there_is_now() {
             "/nodes/pve2/qemu-server/106.conf: it is empty",
         ),
         // Half of something.
+        (|tree| tree.put_file(USERS, "").unwrap(), "user.cfg: it is empty"),
         (|tree| tree.put_in_place(VMID, "").unwrap(), "106.conf: it is empty"),
         (|tree| tree.put_in_place(VMID, config("b;c").trim_end()).unwrap(), "106.conf: its last line has no end"),
         (
@@ -239,11 +239,28 @@ fn all_of_it_is_of_one_life_of_the_file_system() {
 }
 
 #[test]
+fn an_empty_file_counts_where_it_may_be_or_nothing_was_said() {
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join(USERS);
+    fs::write(&path, "\n").unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes.trim_ascii()).into_owned();
+    let empty = Err(Unseen::Half(path.clone(), Sign::Blank.to_string()));
+    for (known, rows) in [
+        (Known::often_blank(), [("", Ok(Arc::default())), ("a", Ok(Arc::default()))]),
+        (Known::new(), [("", Ok(Arc::default())), ("a", empty)]),
+    ] {
+        for (before, expected) in rows {
+            assert_eq!(known.read(&path, text, &Arc::new(before.to_owned()), false), expected, "{known:?} {before}");
+        }
+    }
+}
+
+#[test]
 fn a_parser_that_fails_says_nothing() {
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join(USERS);
     fs::write(&path, "bad:\n").unwrap();
-    let known = Known::default();
+    let known = Known::new();
     let parse = |bytes: &[u8]| {
         assert_ne!(bytes, b"bad:\n", "as a parser's fault");
         bytes.len()
