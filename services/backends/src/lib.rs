@@ -5,6 +5,7 @@
 //! here knows what a guest has asked for.
 #![forbid(unsafe_code)]
 
+mod bounded;
 pub mod clock;
 pub mod keys;
 pub mod openbao;

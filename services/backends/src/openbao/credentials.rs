@@ -4,21 +4,20 @@
 //! somebody replaces the certificates. So both are read for every attempt. Refused: anything that is no regular file, what
 //! is too large, a token that no header can hold, and to wait for a file system that hangs.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use openssl::x509::X509;
 use reqwest::header::HeaderValue;
-use rustix::fs::{Mode, OFlags, open};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::{FILE, MAX_TOKEN};
+use crate::bounded::{self, Links, Unread};
 
 /// Bytes of the largest file of certificates: those of the whole system have a quarter of that.
 const MAX_AUTHORITY: usize = 1 << 20;
@@ -205,18 +204,14 @@ impl AsRef<[u8]> for Wiped {
 
 /// The bytes of one file. Links are followed: whoever says where the file is may say so by one.
 fn read(path: &Path, limit: usize) -> Result<Zeroizing<Vec<u8>>, Unreadable> {
-    // Nobody is waited for who should write into a FIFO.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(open(path, flags, Mode::empty()).map_err(|error| Unreadable::Io(error.into()))?);
-    let metadata = file.metadata().map_err(Unreadable::Io)?;
-    if !metadata.is_file() {
-        return Err(Unreadable::NotRegular);
-    }
-    // Room for all of it from the start, so that none is left behind where it was first.
-    let claimed = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
-    let mut bytes = Zeroizing::new(Vec::with_capacity(claimed + 1));
-    let length = file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(Unreadable::Io)?;
-    if length > limit { Err(Unreadable::TooLarge(limit)) } else { Ok(bytes) }
+    // Room for all of a token from the start, so that none of it is left behind where it was first.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TOKEN + 1));
+    bounded::read_into(&mut bytes, path, Links::Followed, limit).map_err(|unread| match unread {
+        Unread::Io(error) => Unreadable::Io(error),
+        Unread::NotRegular => Unreadable::NotRegular,
+        Unread::TooLarge => Unreadable::TooLarge(limit),
+    })?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -6,25 +6,25 @@
 //! a regular file, names that are no VM's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind::NotADirectory, ErrorKind::NotFound, Read};
+use std::fs;
+use std::io::{self, ErrorKind::NotADirectory, ErrorKind::NotFound};
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pve_imds_model::vm::VmId;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::nodes::is_node_name;
+use crate::bounded::{self, Links, Unread};
 
 /// pmxcfs refuses larger files (`MEMDB_MAX_FILE_SIZE`), so a larger one is no configuration.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 
 /// Many times a private key's file, in bytes.
-const MAX_KEY: u16 = 16 << 10;
+const MAX_KEY: usize = 16 << 10;
 
 /// Two readers of a long status file can take each other's buffer; the next read is whole again.
 const STATUS_TRIES: usize = 3;
@@ -37,7 +37,7 @@ pub(super) enum ReadError {
     #[error("{} is not a regular file", .0.display())]
     NotRegular(PathBuf),
     #[error("{} is larger than {limit} bytes", .0.display(), limit = .1)]
-    TooLarge(PathBuf, u64),
+    TooLarge(PathBuf, usize),
     #[error("{} is not what Proxmox writes there", .0.display())]
     Malformed(PathBuf),
     #[error("{} holds neither .vmlist nor nodes nor qemu-server", .0.display())]
@@ -266,27 +266,21 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
 /// The bytes of a file that holds a private key, wiped when dropped. There is room for all of them from the start, so
 /// that none are left behind where they were first.
 pub(super) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, ReadError> {
-    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::from(MAX_KEY) + 1));
-    read_into(&mut bytes, path, MAX_KEY.into())?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_KEY + 1));
+    read_into(&mut bytes, path, MAX_KEY)?;
     Ok(bytes)
 }
 
-fn read_into(bytes: &mut Vec<u8>, path: &Path, limit: u64) -> Result<(), ReadError> {
-    let failed = |error| ReadError::Io(path.to_owned(), error);
-    let odd = || ReadError::NotRegular(path.to_owned());
-    // Nobody is waited for who should write into a FIFO, and nobody's link is followed.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let file = match open(path, flags, Mode::empty()) {
+fn read_into(bytes: &mut Vec<u8>, path: &Path, limit: usize) -> Result<(), ReadError> {
+    bounded::read_into(bytes, path, Links::Refused, limit).map_err(|unread| match unread {
         // A link; a socket, a device that is not there.
-        Err(Errno::LOOP | Errno::NXIO) => return Err(odd()),
-        opened => File::from(opened.map_err(io::Error::from).map_err(failed)?),
-    };
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(odd());
-    }
-    // One byte more than allowed: sizes that a file claims are not trusted, least of all pmxcfs's status files'.
-    let length = file.take(limit + 1).read_to_end(bytes).map_err(failed)?;
-    if length as u64 > limit { Err(ReadError::TooLarge(path.to_owned(), limit)) } else { Ok(()) }
+        Unread::Io(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NXIO)) => {
+            ReadError::NotRegular(path.to_owned())
+        }
+        Unread::Io(error) => ReadError::Io(path.to_owned(), error),
+        Unread::NotRegular => ReadError::NotRegular(path.to_owned()),
+        Unread::TooLarge => ReadError::TooLarge(path.to_owned(), limit),
+    })
 }
 
 #[cfg(test)]
