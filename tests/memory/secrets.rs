@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use pve_imds_datasources::backends::testing::PveTree;
-use pve_imds_datasources::backends::testing::store::{Authority, Failure, Store};
+use pve_imds_datasources::backends::testing::store::{Failure, Store};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -32,17 +32,12 @@ impl Lab {
 
     /// With more that is said of secrets.
     fn with(more: &str) -> Self {
-        let authority = Authority::new().unwrap();
-        let store = Store::start(&authority).unwrap();
-        store.token(TOKEN, &["kv/data/pve-imds/pools/*"]);
+        let (store, _, dir) = Store::furnished(TOKEN, &["kv/data/pve-imds/pools/*"]).unwrap();
         store.put(PATH, json!({ "a": VALUE, "n": 1 }));
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("token"), TOKEN).unwrap();
         // Whoever runs the tests, the service could read it.
         for (path, mode) in [(dir.path().to_owned(), 0o755), (dir.path().join("token"), 0o644)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        fs::write(dir.path().join("ca.pem"), authority.pem()).unwrap();
         let mut tree = PveTree::cluster("pve1").unwrap();
         tree.put(106, &format!("{ASKS}{NIC}")).unwrap();
         tree.put_file("user.cfg", "pool:lab::106,107:\n").unwrap();

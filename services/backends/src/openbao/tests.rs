@@ -25,13 +25,8 @@ impl Both {
     }
 
     fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let authority = Authority::new().unwrap();
-        let kv = Kv::start(&authority).unwrap();
-        kv.token(TOKEN, &["kv/data/pve-imds/pools/*"]);
+        let (kv, authority, dir) = Kv::furnished(TOKEN, &["kv/data/pve-imds/pools/*"]).unwrap();
         kv.put(PATH, json!({ "a": "canary", "n": 1 }));
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("token"), format!("{TOKEN}\n")).unwrap();
-        fs::write(dir.path().join("ca.pem"), authority.pem()).unwrap();
         let mut settings = Settings {
             address: Address::parse(&kv.url()).unwrap(),
             namespace: None,

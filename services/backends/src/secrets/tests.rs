@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::openbao::{Address, Settings as StoreSettings};
 use crate::pve::{Settings as TreeSettings, Watcher};
-use crate::testing::store::{Authority, Failure as Fails, Store};
+use crate::testing::store::{Failure as Fails, Store};
 use crate::testing::{PveTree, sample_config};
 
 const TOKEN: &str = "s.canary-token";
@@ -38,17 +38,13 @@ impl Stage {
         // It looks once; everything that is seen later was read anew.
         let settings = TreeSettings { poll: Duration::from_secs(3600), events: false, ..tree.settings() };
         let (inventory, watcher) = Inventory::open(settings).unwrap();
-        let (authority, files) = (Authority::new().unwrap(), tempfile::tempdir().unwrap());
-        let store = Store::start(&authority).unwrap();
-        store.token(TOKEN, &["kv/data/pve-imds/*"]);
+        let (store, _, files) = Store::furnished(TOKEN, &["kv/data/pve-imds/*"]).unwrap();
         for scope in ["pools", "tags"] {
             store.put(
                 &format!("kv/data/pve-imds/{scope}/lab/worker"),
                 json!({ "a": "canary", "n": 1, "{{ secret \"a\" }}": "x" }),
             );
         }
-        fs::write(files.path().join("token"), TOKEN).unwrap();
-        fs::write(files.path().join("ca.pem"), authority.pem()).unwrap();
         let bao = OpenBao::new(StoreSettings {
             address: Address::parse(&store.url()).unwrap(),
             namespace: None,

@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -26,6 +27,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use openssl::ssl::SslAcceptor;
+use tempfile::TempDir;
 
 pub use asked::Asked;
 pub use authority::Authority;
@@ -108,6 +110,21 @@ impl Store {
         let thread =
             thread::Builder::new().name("kv-store".into()).spawn(move || accept(&accepts, listener, &ordered))?;
         Ok(Self { address, inside, latch: Some(latch), orders: Some(orders), thread: Some(thread) })
+    }
+
+    /// One as tests and the demo want it: with a token that may read what `policy` says, and a directory in which the token
+    /// stands as `token` and the certificate that vouches for the store as `ca.pem`. The authority is for others like it.
+    ///
+    /// # Errors
+    /// As [`Store::start`], and if a file cannot be written.
+    pub fn furnished(token: &str, policy: &[&str]) -> io::Result<(Self, Authority, TempDir)> {
+        let authority = Authority::new()?;
+        let store = Self::start(&authority)?;
+        store.token(token, policy);
+        let files = tempfile::tempdir()?;
+        fs::write(files.path().join("token"), token)?;
+        fs::write(files.path().join("ca.pem"), authority.pem())?;
+        Ok((store, authority, files))
     }
 
     /// Where it listens, or would.
