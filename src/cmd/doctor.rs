@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use pve_imds_datasources::backends::openbao::{FetchError, TOTAL, check_token};
 use pve_imds_datasources::backends::pve::{Inventory, Quorum, Record, Seen};
-use pve_imds_datasources::backends::secrets::{RenderError, Secrets, wanted};
+use pve_imds_datasources::backends::secrets::{RenderError, wanted};
 use pve_imds_model::fault::Outcome;
 use pve_imds_model::notes::UserData;
 use pve_imds_model::secrets::{Scope, Template};
@@ -119,7 +119,8 @@ async fn examine(
     let address = &store.settings.address;
     findings.ok(Link::Config, format!("secrets.enabled is set; the store is {address}"));
 
-    let seen = look(&secrets, vmid).await.map_err(Link::Notes.broken())?;
+    // As long as a request would wait for it.
+    let seen = secrets.look(vmid, Instant::now() + TOTAL).await.map_err(Link::Notes.broken())?;
     let block = wanted(&seen.vm).map_err(Link::Notes.broken())?;
     let template = Template::parse(block.text);
     let fields = template.fields().len();
@@ -172,11 +173,6 @@ fn disabled(vm: &Vm, findings: &mut Findings) -> Broken {
             Link::Notes.broken()(error)
         }
     }
-}
-
-/// As long as a request would wait for it.
-async fn look(secrets: &Secrets, vmid: VmId) -> Result<Seen, RenderError> {
-    Ok(timeout(TOTAL, secrets.look(vmid)).await.map_err(|_| RenderError::Hangs)??)
 }
 
 fn tell_quorum(quorum: Quorum, findings: &mut Findings) {

@@ -5,6 +5,7 @@
 //! configuration, pools, settings, quorum. The steps are one function each, so that whoever looks for a fault takes the same
 //! ones. Refused: to take longer than [`TOTAL`], to leave anything of a value behind, and to say anything of one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::turns::FairTurns;
 /// Bytes of the largest document: as many as a block may have.
 pub const MAX_DOCUMENT: usize = 1 << 20;
 
-/// Bytes of a block up to which it is filled at once. Going through 32 KiB takes a tenth of a millisecond.
+/// Bytes of a block up to which it is taken apart and filled at once. Going through 32 KiB takes a tenth of a millisecond.
 const LIGHT: usize = 32 << 10;
 
 /// Stands in the place of a value, where none is to be shown.
@@ -181,31 +182,28 @@ impl Secrets {
         deadline: Instant,
         (scope, set): (&mut Option<Scope>, &mut Option<SetName>),
     ) -> Result<Document, RenderError> {
-        let seen = timeout_at(deadline, self.look(vmid)).await.map_err(|_| RenderError::Hangs)??;
+        let seen = self.look(vmid, deadline).await?;
         let vm = Arc::clone(&seen.vm);
         let block = wanted(&vm)?;
         let set = set.insert(block.set.clone());
         let path = self.path(scope.insert(self.scope(&seen)?), set)?;
-        let template = Template::parse(block.text);
-        let fields = template.fields();
+        let is_light = block.text.len() <= LIGHT;
+        let of = Arc::clone(&vm);
+        let fields = beside(is_light, vmid, turns, move || wanted(&of).map(|block| fields(block.text))).await??;
         let enough = |set: &SecretSet| fields.iter().all(|field| text(set, field).is_ok());
         let values = timeout_at(deadline, self.store.set(&path, enough)).await;
         let values = values.unwrap_or_else(|_| Err(Failure::TooLate.into()))?;
-        if block.text.len() <= LIGHT {
-            return self.fill(&template, &values);
-        }
-        drop(template);
         let this = self.clone();
-        let filled = turns.run(vmid, move || this.fill(&Template::parse(wanted(&vm)?.text), &values)).await;
-        filled.unwrap_or(Err(RenderError::GivenUp))
+        let fill = move || this.fill(&Template::parse(wanted(&vm)?.text), &values);
+        beside(is_light, vmid, turns, fill).await?
     }
 
     /// Everything that decides about a VM's secrets, read anew.
     ///
     /// # Errors
-    /// [`Unseen`]
-    pub async fn look(&self, vmid: VmId) -> Result<Seen, Unseen> {
-        self.inventory.again(vmid).await
+    /// [`RenderError::Unseen`], [`RenderError::Hangs`]
+    pub async fn look(&self, vmid: VmId, deadline: Instant) -> Result<Seen, RenderError> {
+        Ok(timeout_at(deadline, self.inventory.again(vmid)).await.map_err(|_| RenderError::Hangs)??)
     }
 
     /// Whose secrets the VM's are.
@@ -270,6 +268,21 @@ pub fn wanted(vm: &Vm) -> Result<Wanted<'_>, RenderError> {
         Some(Ok(UserData { secrets: None, .. })) | None => Err(RenderError::Changed),
         Some(Err(error)) => Err(error.clone().into()),
     }
+}
+
+/// The fields that a text has places for.
+fn fields(text: &[u8]) -> BTreeSet<Field> {
+    Template::parse(text).fields().into_iter().cloned().collect()
+}
+
+/// What `work` makes: at once if that is light, else beside the runtime, in its turn.
+async fn beside<T: Send + 'static>(
+    is_light: bool,
+    vmid: VmId,
+    turns: &FairTurns<VmId>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RenderError> {
+    if is_light { Ok(work()) } else { turns.run(vmid, work).await.map_err(|_| RenderError::GivenUp) }
 }
 
 /// The value of a field, if it can be used.
