@@ -6,9 +6,10 @@ use pve_imds_datasources::backends::pve::Record;
 use pve_imds_model::endpoint::Family;
 use pve_imds_model::exclude::Rule;
 use pve_imds_model::hidden::hidden;
-use pve_imds_model::notes::{BlockError, UserData};
+use pve_imds_model::notes::BlockError;
 use pve_imds_model::policy::{Ec2Tokens, MacRule, Policy};
 use pve_imds_model::pools::PoolId;
+use pve_imds_model::secrets::SetName;
 use pve_imds_model::site::Site;
 use pve_imds_model::sources::{Origin, Source, origins};
 use pve_imds_model::vendor::File;
@@ -60,10 +61,7 @@ pub(super) fn print(record: &Record, checked: &Checked, site: &Site, rule: Optio
 
 /// The set that its block names.
 fn set(vm: &Vm) -> &str {
-    match &vm.notes.user_data {
-        Some(Ok(UserData { secrets: Some(set), .. })) => set.as_str(),
-        _ => "",
-    }
+    vm.notes.secret_set().map_or("", SetName::as_str)
 }
 
 /// The node's files of vendor data that choose this VM.

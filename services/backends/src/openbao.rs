@@ -16,7 +16,7 @@ mod store;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl OpenBao {
     /// # Errors
     /// [`FetchError`]; it may be that of another who asked within the same second.
     pub async fn set(&self, path: &SecretPath, enough: impl Fn(&SecretSet) -> bool) -> Landed {
-        let turn = self.shelf(|shelf| shelf.turn(path, enough, Instant::now()));
+        let turn = self.0.shelf().turn(path, enough, Instant::now());
         let landing = match turn {
             Turn::Have(set) => return Ok(set),
             Turn::Failed(error) => return Err(error),
@@ -150,13 +150,13 @@ impl OpenBao {
             None => _ = inner.land(&path, &Err(Failure::Broke.into()), &lands),
         }
     }
-
-    fn shelf<T>(&self, look: impl FnOnce(&mut Shelf) -> T) -> T {
-        look(&mut self.0.shelf.lock().unwrap_or_else(PoisonError::into_inner))
-    }
 }
 
 impl Inner {
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One attempt, and later the end of what it brought.
     async fn fly(self: Arc<Self>, path: SecretPath, lands: watch::Sender<Option<Landed>>) {
         let (store, asked) = (Arc::clone(&self.store), path.clone());
@@ -171,7 +171,7 @@ impl Inner {
         // Values are wiped when their time is over, whether or not somebody asks again.
         sleep_until(until).await;
         if let Some(this) = this.upgrade() {
-            this.shelf.lock().unwrap_or_else(PoisonError::into_inner).forget(Instant::now());
+            this.shelf().forget(Instant::now());
         }
     }
 
@@ -179,7 +179,7 @@ impl Inner {
     fn land(&self, path: &SecretPath, landed: &Landed, lands: &watch::Sender<Option<Landed>>) -> Option<Instant> {
         let outcome = landed.as_ref().map_or_else(|error| error.outcome(), |_| Outcome::Ok);
         counter!(FETCHES, "outcome" => outcome.word()).increment(1);
-        let until = self.shelf.lock().unwrap_or_else(PoisonError::into_inner).landed(path, landed, Instant::now());
+        let until = self.shelf().landed(path, landed, Instant::now());
         // Comes back as an error if nobody waits any more.
         _ = lands.send(Some(landed.clone()));
         until
@@ -204,7 +204,7 @@ impl Desk {
 
 async fn land(mut landing: watch::Receiver<Option<Landed>>) -> Landed {
     let landed = landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
-    landed.unwrap_or_else(|| Err(Arc::new(FetchError::Failed(Failure::Broke))))
+    landed.unwrap_or_else(|| Err(Failure::Broke.into()))
 }
 
 #[cfg(test)]

@@ -151,14 +151,9 @@ mod tests {
 
     use super::*;
 
-    /// As on a machine of so many cores.
-    fn cores(count: usize) -> Turns {
-        Turns(Arc::new(Semaphore::new(count)))
-    }
-
     #[tokio::test]
     async fn one_at_a_time_for_each_and_half_of_the_cores_for_all() {
-        let turns = FairTurns { cores: cores(2), lines: Arc::default() };
+        let turns = FairTurns::at_once(2);
         let working = Arc::new(Mutex::new(Vec::new()));
         let mut all = JoinSet::new();
         for whose in [1, 1, 1, 2, 2, 3, 3, 4] {
@@ -186,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_little_waits_for_one_thing_of_each_of_the_others() {
-        let turns = FairTurns { cores: cores(1), lines: Arc::default() };
+        let turns = FairTurns::at_once(1);
         let order = Arc::new(Mutex::new(Vec::new()));
         let (all_wait, begins) = mpsc::channel();
         let mut begins = Some(begins);
@@ -211,7 +206,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_leaves_gives_his_place_up_and_keeps_his_core_until_it_is_free() {
-        let turns = FairTurns { cores: cores(1), lines: Arc::default() };
+        let turns = FairTurns::at_once(1);
         let (begun, has_begun) = mpsc::channel();
         let (end, may_end) = mpsc::channel::<()>();
         let works = {
@@ -239,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_falls_over_falls_over_where_it_was_asked_for() {
-        let turns = FairTurns { cores: cores(1), lines: Arc::default() };
+        let turns = FairTurns::at_once(1);
         let asked = turns.clone();
         let fell = tokio::spawn(async move { asked.run(1, || -> () { panic!("as it would without a turn") }).await });
         let panic = fell.await.unwrap_err().into_panic();

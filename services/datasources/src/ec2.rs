@@ -28,8 +28,7 @@ pub(crate) use session::{issue, judge};
 /// # Errors
 /// Those of [`Subject::user_data`] for it; [`Subject::may_enter`]'s for what a boot begins with.
 pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Result<Reply, Fault> {
-    let below: Vec<Cow<'_, str>> =
-        parts(path).skip(2).map(|part| percent_decode_str(part).decode_utf8_lossy()).collect();
+    let below: Vec<Cow<'_, str>> = below(path).collect();
     match endpoint {
         Endpoint::Ec2Index if parts(path).next().is_none() => Ok(listing(EC2_VERSIONS.join("\n"))),
         Endpoint::Ec2Index => {
@@ -41,7 +40,7 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
             Ok(listing(String::new()))
         }
         Endpoint::Ec2MetaData => {
-            if is_instance_id(path) {
+            if below == INSTANCE_ID {
                 subject.may_enter()?;
             }
             show(tree::meta_data(subject), &below)
@@ -55,10 +54,17 @@ pub(crate) fn serve(endpoint: Endpoint, path: &str, subject: &Subject<'_>) -> Re
     }
 }
 
-/// Whether the path is that of the name which cloud-init begins with.
+/// The name that cloud-init begins with, below `meta-data`.
+const INSTANCE_ID: [&str; 1] = ["instance-id"];
+
+/// Whether the path is that of [`INSTANCE_ID`].
 pub(crate) fn is_instance_id(path: &str) -> bool {
-    let below = parts(path).skip(2).map(|part| percent_decode_str(part).decode_utf8_lossy());
-    below.eq(["instance-id"])
+    below(path).eq(INSTANCE_ID)
+}
+
+/// The names in a path, behind the version and the tree.
+fn below(path: &str) -> impl Iterator<Item = Cow<'_, str>> {
+    parts(path).skip(2).map(|part| percent_decode_str(part).decode_utf8_lossy())
 }
 
 fn show(tree: Node<'_>, below: &[Cow<'_, str>]) -> Result<Reply, Fault> {

@@ -26,8 +26,7 @@ pub(crate) struct Entered(Arc<Mutex<Book<TapName, Link>>>);
 impl Entered {
     /// Whether a VM has been let in through `link`.
     pub(crate) fn has(&self, link: Option<Link>) -> bool {
-        let book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        link.is_some_and(|link| book.get(&link.tap) == Some(&link))
+        has(&self.0.lock().unwrap_or_else(PoisonError::into_inner), link)
     }
 
     /// Lets whoever asks through `link` go on, or says why not.
@@ -36,12 +35,16 @@ impl Entered {
     /// Why its documents cannot be had, unless they could be had before.
     pub(crate) fn admit(&self, link: Option<Link>, documents: Result<(), Fault>) -> Result<(), Fault> {
         let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = link.is_some_and(|link| book.get(&link.tap) == Some(&link));
+        let before = has(&book, link);
         if let Some(link) = link.filter(|_| documents.is_ok() && !before) {
             book.put(link.tap, link);
         }
         pass(documents, before)
     }
+}
+
+fn has(book: &Book<TapName, Link>, link: Option<Link>) -> bool {
+    link.is_some_and(|link| book.get(&link.tap) == Some(&link))
 }
 
 /// The decision.

@@ -192,9 +192,10 @@ impl Router {
 
     /// The VM whose user data the answer to this needs rendered first.
     fn renders<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Option<Arc<Vm>> {
-        let part = rendered::part(endpoint, || ec2::is_instance_id(request.uri().path()));
         let Caller::Known(vm) = request.extensions().get()? else { return None };
-        if part == Part::Nothing || !rendered::asks(vm) {
+        vm.notes.secret_set()?;
+        let part = rendered::part(endpoint, || ec2::is_instance_id(request.uri().path()));
+        if part == Part::Nothing {
             return None;
         }
         let subject = self.enter(endpoint, request).ok()?;

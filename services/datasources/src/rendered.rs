@@ -9,7 +9,6 @@ use metrics::{counter, describe_counter};
 use pve_imds_backends::secrets::{Document, Rendering};
 use pve_imds_model::endpoint::Endpoint;
 use pve_imds_model::fault::Outcome;
-use pve_imds_model::notes::UserData;
 use pve_imds_model::vm::{Vm, VmId};
 use tracing::{info, warn};
 
@@ -19,28 +18,12 @@ const RENDERS: &str = "pve_imds_secret_renders_total";
 pub(crate) type Rendered = Result<Bytes, Outcome>;
 
 /// How a rendering can end.
-const OUTCOMES: &[Outcome] = &[
-    Outcome::Ok,
-    Outcome::NotesInvalid,
-    Outcome::SecretsDisabled,
-    Outcome::SetNameInvalid,
-    Outcome::ScopeUnreadable,
-    Outcome::NoQuorum,
-    Outcome::VmNotInPool,
-    Outcome::TagMissing,
-    Outcome::TagAmbiguous,
-    Outcome::TagNotRegistered,
-    Outcome::TagPolicyUnsafe,
-    Outcome::ScopeInvalid,
-    Outcome::TokenUnreadable,
-    Outcome::SecretFetchFailed,
-    Outcome::SecretDenied,
-    Outcome::SetMissing,
-    Outcome::FieldMissing,
-    Outcome::FieldNotString,
-    Outcome::DocumentTooLarge,
-    Outcome::Deadline,
-];
+fn outcomes() -> impl Iterator<Item = Outcome> {
+    let all = Outcome::ALL.iter().copied();
+    all.filter(|outcome| {
+        outcome.is_of_secrets() || matches!(outcome, Outcome::Ok | Outcome::NotesInvalid | Outcome::Deadline)
+    })
+}
 
 /// Says what is counted here.
 pub(crate) fn describe() {
@@ -50,14 +33,9 @@ pub(crate) fn describe() {
          guest was answered."
     );
     // A series that begins with its first event hides that event from `increase()`.
-    for outcome in OUTCOMES {
+    for outcome in outcomes() {
         counter!(RENDERS, "outcome" => outcome.word()).absolute(0);
     }
-}
-
-/// Whether the VM's block names a set, or was to.
-pub(crate) fn asks(vm: &Vm) -> bool {
-    matches!(&vm.notes.user_data, Some(Ok(UserData { secrets: Some(_), .. })))
 }
 
 /// What an endpoint has to do with user data.
@@ -121,11 +99,7 @@ pub(crate) fn told(vmid: VmId, endpoint: Endpoint, rendering: Rendering) -> Rend
 
 /// The same, where nobody renders.
 pub(crate) fn disabled(vm: &Vm, endpoint: Endpoint) -> Rendered {
-    let set = match &vm.notes.user_data {
-        Some(Ok(UserData { secrets, .. })) => secrets.as_ref().map(tracing::field::display),
-        _ => None,
-    };
-    let outcome = Outcome::SecretsDisabled;
+    let (set, outcome) = (vm.notes.secret_set().map(tracing::field::display), Outcome::SecretsDisabled);
     warn!(
         target: "pve_imds::secrets",
         vmid = %vm.vmid, endpoint = endpoint.word(), set, outcome = outcome.word(),
@@ -145,7 +119,7 @@ mod tests {
     fn a_rendering_ends_with_a_word_of_secrets_or_with_one_that_others_have_too() {
         const COMMON: [Outcome; 3] = [Outcome::Ok, Outcome::NotesInvalid, Outcome::Deadline];
         for outcome in Outcome::ALL.iter().copied() {
-            let counted = OUTCOMES.contains(&outcome);
+            let counted = outcomes().any(|counted| counted == outcome);
             assert_eq!(counted, outcome.is_of_secrets() || COMMON.contains(&outcome), "{outcome}");
         }
     }

@@ -212,6 +212,12 @@ impl Notes {
         !nics.is_empty() && !is_for_any(network.plan(), nics)
     }
 
+    /// The secret set that user data asks for, if its block can be used and says so.
+    #[must_use]
+    pub fn secret_set(&self) -> Option<&SetName> {
+        self.user_data.as_ref()?.as_ref().ok()?.secrets.as_ref()
+    }
+
     fn broken(&self) -> impl Iterator<Item = (Name, &BlockError)> {
         let all = [
             (Name::UserData, failure(self.user_data.as_ref())),

@@ -77,7 +77,7 @@ fn written(vm: &Vm, pool: Option<&PoolId>, site: &Site) -> [Origin; 4] {
     let options = site.cloudinit && cloud_config(vm).is_some();
     let otherwise = if options { Source::Options } else { Source::Empty };
     let mut user_data = Origin::of("user-data", notes.user_data.as_ref(), refused, otherwise);
-    if matches!(&notes.user_data, Some(Ok(block)) if block.secrets.is_some()) {
+    if notes.secret_set().is_some() {
         user_data.source = if site.secrets { Source::Rendered } else { refused };
     }
     let mut vendor_data = Origin::of("vendor-data", notes.vendor_data.as_ref(), refused, Source::Empty);

@@ -37,13 +37,10 @@ impl Address {
         if url.scheme() != "https" {
             return Err(BadAddress::Plain);
         }
-        let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
-        // `/v1/..` is no path any more either.
-        let is_bare = is_bare && text.trim_end_matches('/').matches('/').count() == 2;
-        let is_nobodys = url.username().is_empty() && url.password().is_none();
-        // A URL's parser drops line breaks and takes `\` for `/`; whoever wrote one meant something else.
-        let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && b != b'\\' && b != b'@');
-        if is_bare && is_nobodys && is_plain && url.host().is_some() { Ok(Self(url)) } else { Err(BadAddress::More) }
+        // As it is written: a URL's parser drops line breaks, takes `\` for `/`, and `/v1/..` is no path to it.
+        let host = text.split_once("://").map(|(_, host)| host.strip_suffix('/').unwrap_or(host));
+        let is_bare = host.is_some_and(|host| !host.contains(['/', '\\', '?', '#', '@']));
+        if is_bare && text.bytes().all(|b| b.is_ascii_graphic()) { Ok(Self(url)) } else { Err(BadAddress::More) }
     }
 
     /// The URL of a set: exactly its path, below `/v1/`. `None`: the path is another once it is one of a URL.

@@ -153,14 +153,15 @@ impl Again {
         let Before { record, flaw, .. } = before;
         let (listed, bytes) = self.config(vmid, before)?;
         let half = |why: String| Unseen::Half(listed.path(vmid), why);
-        if Digest::of(&bytes) == record.digest && record.ready {
+        let digest = Digest::of(&bytes);
+        if digest == record.digest && record.ready {
             return match flaw {
                 // What it ends with may be the beginning of another scope's name.
                 Some(sign) if !before.unread.is_believed(File::Config(vmid)) => Err(half(sign.to_string())),
                 _ => Ok(Arc::clone(&record.vm)),
             };
         }
-        let fresh = Fresh::of(vmid, &listed, &bytes).map_err(half)?;
+        let fresh = Fresh::of(vmid, &listed, &bytes, digest).map_err(half)?;
         match fresh.flaw() {
             Some(sign) => Err(half(sign.to_string())),
             None if !fresh.record.ready => Err(half(Sign::Bare.to_string())),

@@ -41,11 +41,11 @@ impl Fresh {
     pub(super) fn read(vmid: VmId, listed: &Listed, known: Option<Digest>) -> Result<Option<Self>, String> {
         let bytes = files::read(&listed.path(vmid)).map_err(|error| chain(&error))?;
         let digest = Digest::of(&bytes);
-        if known == Some(digest) { Ok(None) } else { Self::of(vmid, listed, &bytes).map(Some) }
+        if known == Some(digest) { Ok(None) } else { Self::of(vmid, listed, &bytes, digest).map(Some) }
     }
 
-    /// Parses one.
-    pub(super) fn of(vmid: VmId, listed: &Listed, bytes: &[u8]) -> Result<Self, String> {
+    /// Parses one, whose digest is known.
+    pub(super) fn of(vmid: VmId, listed: &Listed, bytes: &[u8], digest: Digest) -> Result<Self, String> {
         // Whoever may edit one VM's Notes chooses these bytes; no choice may stop the others from being read.
         let parsed = panic::catch_unwind(|| conf::parse(vmid, bytes));
         let parsed = parsed.map_err(|_| String::from("the parser failed"))?;
@@ -55,7 +55,7 @@ impl Fresh {
             vm: Arc::new(parsed.vm),
             owner: Arc::clone(&listed.place.owner),
             path: listed.path(vmid).into(),
-            digest: Digest::of(bytes),
+            digest,
             pool: None,
             stale: false,
         };
