@@ -99,7 +99,7 @@ pub(super) fn run(checked: &Checked, view: &View) -> anyhow::Result<()> {
     let (path, head, body) = runtime.block_on(async {
         // Where nothing is served without a session, as a client that knows them would ask.
         if is_of_ec2 && record.vm.requires_tokens() {
-            let begin = Request::put(session::PATH).header(session::TTL_HEADER, "1").extension(peer).body(empty())?;
+            let begin = Request::put(session::PATH).header(session::TTL_HEADER, "60").extension(peer).body(empty())?;
             let (head, token) = ask(begin).await?;
             if !head.status.is_success() {
                 return Ok((session::PATH, head, token));
